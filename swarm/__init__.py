@@ -1,0 +1,26 @@
+"""swarm: strangers' computers answer prompts on a model that none of them could hold alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swarm.client.blocking import SwarmModel
+    from swarm.client.results import GenerationResult
+    from swarm.core.errors import SwarmError
+
+__version__ = "0.1.0"
+__all__ = ["GenerationResult", "SwarmError", "SwarmModel", "__version__"]
+
+_LAZY = {
+    "SwarmModel": "swarm.client.blocking",
+    "GenerationResult": "swarm.client.results",
+    "SwarmError": "swarm.core.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'swarm' has no attribute {name!r}")

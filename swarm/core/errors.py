@@ -1,0 +1,120 @@
+"""One tree of errors. The branch says whose fault it is; the hint says what to do next.
+
+``MisuseError``    ours: the caller asked for something that cannot be.
+``PeerError``      a peer broke the protocol or lied.
+``NetworkError``   nobody lied, but the bytes did not arrive.
+``CapacityError``  the swarm is fine, but full, or does not hold what was asked for.
+"""
+
+from __future__ import annotations
+
+
+class SwarmError(Exception):
+    """Root of every error this package raises on purpose.
+
+    ``hint`` is one imperative sentence for a person, or an empty string.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class MisuseError(SwarmError):
+    """The caller's argument, file or environment is wrong."""
+
+
+class ConfigError(MisuseError):
+    """An option or a combination of options is wrong."""
+
+
+class ModelError(MisuseError):
+    """The model's folder or files are missing, damaged or not a causal language model."""
+
+
+class UnsupportedFamilyError(ModelError):
+    """The model's architecture cannot be served in spans; the message names it and why."""
+
+
+class PromptTooLongError(MisuseError):
+    """Prompt and answer do not fit the model's context or a server's KV budget."""
+
+
+class IdentityInUseError(MisuseError):
+    """Another process holds the identity key file, or another machine announces with it."""
+
+
+class PeerError(SwarmError):
+    """A peer is at fault."""
+
+    def __init__(self, message: str, *, peer: str = "", hint: str = "") -> None:
+        super().__init__(f"peer {peer[-8:]}: {message}" if peer else message, hint=hint)
+        self.peer = peer
+
+
+class ProtocolViolation(PeerError):
+    """A peer sent what the protocol does not allow: bad bytes, bad order, bad length."""
+
+
+class BadSignatureError(PeerError):
+    """A signature does not verify under the key its peer id contains."""
+
+
+class BadRecordError(PeerError):
+    """A directory record is unsigned, expired, too large, or says something absurd."""
+
+
+class NetworkError(SwarmError):
+    """The network, or a machine on it, failed; trying again may help."""
+
+
+class PeerUnreachableError(NetworkError):
+    """A peer could not be dialled, or did not answer in time."""
+
+
+class PeerLostError(NetworkError):
+    """A peer went away in the middle of a session."""
+
+    def __init__(self, message: str, *, peer: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.peer = peer
+
+
+class DownloadError(NetworkError):
+    """A model file could not be fetched, or what arrived does not match its hash."""
+
+
+class CapacityError(SwarmError):
+    """The swarm has no room, or nobody holds what was asked for."""
+
+
+class NoRouteError(CapacityError):
+    """No chain of servers covers the model; the message names the layers."""
+
+
+class BusyError(CapacityError):
+    """Full for now; trying again after ``retry_after_s`` may succeed."""
+
+    def __init__(self, message: str, *, retry_after_s: float, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class RefusedError(CapacityError):
+    """Can never fit: the request is over a server's fixed limit."""
+
+
+class GenerationInterruptedError(SwarmError):
+    """An answer could not be finished.
+
+    ``token_ids`` and ``text`` are the valid part; ``__cause__`` says what went wrong.
+    """
+
+    def __init__(self, message: str, *, token_ids: tuple[int, ...], text: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.token_ids = token_ids
+        self.text = text

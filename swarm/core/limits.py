@@ -1,0 +1,25 @@
+"""Bounds on everything a stranger can make grow. The unit is in each name."""
+
+from __future__ import annotations
+
+PROTOCOL_MAJOR = 1
+"""Peers of another major version are neither dialled nor listened to."""
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_RECORD_BYTES = 4 * 1024
+MAX_RECORD_LIFETIME_S = 600.0
+MAX_LAYERS = 4096
+MAX_STAGES = 256
+MAX_STEP_ROWS = 4096
+MAX_CONTEXT_TOKENS = 4 * 1024 * 1024
+MAX_VOCABULARY = 2 * 1024 * 1024
+MAX_LOGIT_BIAS = 1024
+MAX_TOP_LOGPROBS = 20
+MAX_REASON_CHARS = 400
+MAX_ADDRESSES = 16
+MAX_ADDRESS_CHARS = 200
+MAX_NAME_CHARS = 64
+MAX_PENDING_STEPS = 64
+"""Steps of one session a server holds that are not computed yet."""
+MAX_PENDING_STEP_BYTES = 128 * 1024 * 1024
