@@ -5,13 +5,15 @@ from __future__ import annotations
 PROTOCOL_MAJOR = 1
 """Peers of another major version are neither dialled nor listened to."""
 
-MAX_HEADER_BYTES = 16 * 1024
+MAX_HEADER_BYTES = 32 * 1024
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024
 MAX_RECORD_LIFETIME_S = 600.0
 MAX_LAYERS = 4096
 MAX_STAGES = 256
 MAX_STEP_ROWS = 4096
+MAX_SAMPLED_ROWS = 64
+"""Rows of one step a tail samples at most: one for decoding, a draft's length for speculation."""
 MAX_CONTEXT_TOKENS = 4 * 1024 * 1024
 MAX_VOCABULARY = 2 * 1024 * 1024
 MAX_LOGIT_BIAS = 1024

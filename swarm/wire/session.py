@@ -1,0 +1,180 @@
+"""The session protocol as a table, without a socket: which message may follow which, and which step runs next.
+
+Both ends of a stream, and the tests, drive the same machine: one feeds what it sends as its own role and what it
+reads as the other's, so both always agree on the phase.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from swarm.core.errors import MisuseError, ProtocolViolation
+from swarm.core.limits import MAX_PENDING_STEP_BYTES, MAX_PENDING_STEPS
+from swarm.wire.messages import (
+    Accept,
+    Busy,
+    Close,
+    Failed,
+    Hello,
+    LinkLost,
+    Message,
+    Noop,
+    Open,
+    Refused,
+    Result,
+    Step,
+)
+
+
+class Channel(enum.Enum):
+    """Kinds of stream. CONTROL runs from the client to every server, LINK carries steps to the next server."""
+
+    CONTROL = "control"
+    LINK = "link"
+
+
+class Role(enum.Enum):
+    """The two ends of a stream: who opened it, and who was called."""
+
+    DIALER = "dialer"
+    LISTENER = "listener"
+
+    @property
+    def other(self) -> Role:
+        return Role.LISTENER if self is Role.DIALER else Role.DIALER
+
+
+class Phase(enum.Enum):
+    START = "start"
+    OPENING = "opening"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+_C, _L = Channel.CONTROL, Channel.LINK
+_D, _S = Role.DIALER, Role.LISTENER
+
+TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
+    (_C, Phase.START, _D, Open): Phase.OPENING,
+    (_C, Phase.OPENING, _S, Accept): Phase.ACTIVE,
+    (_C, Phase.OPENING, _S, Busy): Phase.CLOSED,
+    (_C, Phase.OPENING, _S, Refused): Phase.CLOSED,
+    (_C, Phase.OPENING, _D, Close): Phase.CLOSED,
+    (_C, Phase.ACTIVE, _D, Noop): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _D, Close): Phase.CLOSED,
+    (_C, Phase.ACTIVE, _S, Noop): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Result): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, LinkLost): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Failed): Phase.CLOSED,
+    (_L, Phase.START, _D, Hello): Phase.ACTIVE,
+    (_L, Phase.ACTIVE, _D, Step): Phase.ACTIVE,
+    (_L, Phase.ACTIVE, _D, Noop): Phase.ACTIVE,
+    (_L, Phase.ACTIVE, _S, Noop): Phase.ACTIVE,
+}
+"""``(channel, phase, sender, message type) -> next phase``; what is absent is forbidden."""
+
+
+class StreamMachine:
+    """Phase of one stream, as seen from ``role``."""
+
+    def __init__(self, channel: Channel, role: Role) -> None:
+        self.channel = channel
+        self.role = role
+        self.phase = Phase.START
+
+    def sent(self, message: Message) -> None:
+        """Note an own message before it is written; ``MisuseError`` if the protocol forbids it now."""
+        following = TRANSITIONS.get((self.channel, self.phase, self.role, type(message)))
+        if following is None:
+            raise MisuseError(f"cannot send {type(message).__name__} while {self.channel.value} is {self.phase.value}")
+        self.phase = following
+
+    def received(self, message: Message) -> bool:
+        """Note the peer's message; False if it crossed with the closing and must be dropped.
+
+        Raises ``ProtocolViolation`` if the protocol forbids it now.
+        """
+        if self.phase is Phase.CLOSED:
+            return False
+        following = TRANSITIONS.get((self.channel, self.phase, self.role.other, type(message)))
+        if following is None:
+            raise ProtocolViolation(
+                f"{type(message).__name__} is not allowed while {self.channel.value} is {self.phase.value}"
+            )
+        self.phase = following
+        return True
+
+
+T = TypeVar("T")
+
+
+class StepSequencer(Generic[T]):
+    """Puts one session's steps, which may come on two lanes, back in order, and fences off stale ones.
+
+    Order is ``(generation, epoch, seq)``. A step of a lower generation or epoch is dropped; a higher epoch voids
+    everything of the lower one that has not run; inside an epoch steps run as 0, 1, 2, … and a repeat is harmless.
+    The generation rises only through ``fence`` (the session's own client says so), never because a step claims it.
+    """
+
+    def __init__(self, *, capacity_tokens: int) -> None:
+        self.capacity_tokens = capacity_tokens
+        self.generation = 0
+        self.epoch = 0
+        self.next_seq = 0
+        self._held: dict[int, tuple[T, int]] = {}
+        self._held_bytes = 0
+
+    def fence(self, generation: int) -> None:
+        """Enter a higher generation: every step of a lower one is void, the sequence starts again at 0."""
+        if generation > self.generation:
+            self.generation = generation
+            self._restart(0)
+
+    def is_current(self, step: Step) -> bool:
+        """False if a heal or a rollback has voided a step since it was released."""
+        return (step.generation, step.epoch) == (self.generation, self.epoch)
+
+    def offer(self, step: Step, item: T, size_bytes: int = 0) -> list[T]:
+        """Take a step as it came; return the items that are next to run, in order (often just this one).
+
+        ``ProtocolViolation`` for a generation the client never announced, rows beyond the reserved KV, more than
+        ``MAX_PENDING_STEPS`` steps ahead, or more than ``MAX_PENDING_STEP_BYTES`` waiting for an earlier one.
+        """
+        if step.keep + step.rows > self.capacity_tokens:
+            raise ProtocolViolation(
+                f"step ends at row {step.keep + step.rows}, but {self.capacity_tokens} were reserved"
+            )
+        if step.want > step.rows:
+            raise ProtocolViolation(f"step wants {step.want} of {step.rows} rows")
+        if step.generation > self.generation:
+            raise ProtocolViolation(f"step of generation {step.generation}, session is in {self.generation}")
+        if (step.generation, step.epoch) < (self.generation, self.epoch):
+            return []
+        if step.epoch > self.epoch:
+            self._restart(step.epoch)
+        if step.seq < self.next_seq or step.seq in self._held:
+            return []
+        if step.seq - self.next_seq >= MAX_PENDING_STEPS:
+            raise ProtocolViolation(f"step {step.seq} is too far ahead of {self.next_seq}")
+        if self._held_bytes + size_bytes > MAX_PENDING_STEP_BYTES:
+            raise ProtocolViolation("too many bytes wait for an earlier step")
+        self._held[step.seq] = (item, size_bytes)
+        self._held_bytes += size_bytes
+        return self._release()
+
+    def _restart(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.next_seq = 0
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _release(self) -> list[T]:
+        ready: list[T] = []
+        while self.next_seq in self._held:
+            item, size_bytes = self._held.pop(self.next_seq)
+            self._held_bytes -= size_bytes
+            self.next_seq += 1
+            ready.append(item)
+        return ready
