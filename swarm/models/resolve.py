@@ -1,0 +1,38 @@
+"""``--model``: the demo, a folder, or a Hugging Face id."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from swarm.core.errors import ModelError
+from swarm.models.demo import prepare_demo
+from swarm.models.files import ModelFiles
+from swarm.models.folder import open_folder
+from swarm.models.progress import Progress, silent
+
+DEMO = "demo"
+
+
+def default_cache() -> Path:
+    """``$XDG_CACHE_HOME/swarm/models``; the XDG default is ``~/.cache``, and a relative value counts as unset."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (root if root.is_absolute() else Path.home() / ".cache") / "swarm" / "models"
+
+
+def resolve(
+    spec: str, *, revision: str | None = None, cache: Path | None = None, progress: Progress = silent
+) -> ModelFiles:
+    """Open a model by what the user called it, fetching only small files (the demo is prepared whole).
+
+    ``spec`` is ``demo``, a local folder, or a Hugging Face id ``org/name``, optionally ``org/name@revision``.
+    ``cache`` is where downloads go (default ``default_cache()``). Blocks; call it off the event loop. Raises
+    ``ModelError`` for a model that is missing, incomplete or no causal language model, ``DownloadError`` when the
+    network fails.
+    """
+    cache = cache or default_cache()
+    if spec == DEMO:
+        return open_folder(prepare_demo(cache, progress))
+    if Path(spec).is_dir() or spec.startswith((".", "/", "~")):
+        return open_folder(Path(spec).expanduser())
+    raise ModelError(f"no model folder {spec}", hint="give a folder, a Hugging Face id like org/name, or demo")
