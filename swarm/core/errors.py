@@ -108,6 +108,19 @@ class RefusedError(CapacityError):
     """Can never fit: the request is over a server's fixed limit."""
 
 
+class BadLogitsError(SwarmError):
+    """Logits hold NaN or infinity: overflow, damaged weights or a peer's hidden states; nobody can tell which here."""
+
+
+class ChainOpenError(SwarmError):
+    """Some servers of a chain did not accept; ``failures`` holds each one's error by peer id."""
+
+    def __init__(self, failures: dict[str, SwarmError]) -> None:
+        worst = next(iter(failures.values()))
+        super().__init__(worst.message, hint=worst.hint)
+        self.failures = failures
+
+
 class GenerationInterruptedError(SwarmError):
     """An answer could not be finished.
 
