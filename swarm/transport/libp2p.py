@@ -1,0 +1,305 @@
+"""The transport over libp2p: encrypted, authenticated binary streams through hivemind's daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from swarm.core.errors import (
+    ConfigError,
+    MisuseError,
+    NetworkError,
+    PeerLostError,
+    PeerUnreachableError,
+)
+from swarm.core.ids import PeerId
+from swarm.core.keys import Identity
+from swarm.core.records import Reach
+from swarm.transport.addresses import reach_of, split_peer
+from swarm.transport.handlers import HandlerTasks
+from swarm.transport.hivemind_import import P2P
+from swarm.transport.options import NatOptions, check_port, daemon_flags, dialable, listen_address
+from swarm.transport.p2pd import Daemon, DaemonRefused, hang_up, scratch_root
+from swarm.transport.protocol import StreamHandler
+
+STARTUP_TIMEOUT_S = 60.0
+_JOIN_LIMIT_BYTES = 128 * 1024
+_REASON_CHARS = 300
+
+
+class Libp2pStream:
+    """A stream through the daemon: a unix socket on this side, a multiplexed TCP connection on the other."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        forget: Callable[[Libp2pStream], None],
+    ) -> None:
+        self._peer = peer
+        self._reader = reader
+        self._writer = writer
+        self._forget = forget
+        self._closing = False
+
+    @property
+    def peer(self) -> PeerId:
+        return self._peer
+
+    async def read_exactly(self, count: int) -> bytes:
+        """See ``Stream.read_exactly``."""
+        try:
+            return await self._reader.readexactly(count)
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise self._lost() from error
+
+    async def write(self, *parts: bytes | memoryview) -> None:
+        """See ``Stream.write``."""
+        if self._closing or self._writer.is_closing() or self._reader.at_eof():
+            raise self._lost()
+        if sum(len(part) for part in parts) <= _JOIN_LIMIT_BYTES:
+            self._writer.write(b"".join(parts))  # one system call
+        else:
+            for part in parts:
+                self._writer.write(part)
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise self._lost() from error
+
+    async def close(self) -> None:
+        """See ``Stream.close``. What is written already still leaves, if the peer takes it within a second."""
+        if self._closing:
+            return
+        self._closing = True
+        self._forget(self)
+        await hang_up(self._writer)
+
+    def _lost(self) -> PeerLostError:
+        if self._closing:
+            return PeerLostError("the stream was closed here", peer=self._peer)
+        return PeerLostError(f"peer {self._peer[-8:]} closed the stream or went away", peer=self._peer)
+
+
+class Libp2pTransport:
+    """A libp2p node. Create it with ``create``; it owns one daemon process and ends it in ``close``.
+
+    ``p2p`` is hivemind's handle on the same daemon, for its DHT.
+    """
+
+    def __init__(self, daemon: Daemon, p2p: Any, peer_id: PeerId, initial_peers: tuple[str, ...]) -> None:
+        self._daemon = daemon
+        self._peer_id = peer_id
+        self._initial_peers = initial_peers
+        self._addresses: tuple[str, ...] = ()
+        self._handlers: dict[str, StreamHandler] = {}
+        self._tasks = HandlerTasks()
+        self._streams: set[Libp2pStream] = set()
+        self._folder: Path | None = None
+        self._closed = False
+        self.p2p = p2p
+
+    @classmethod
+    async def create(
+        cls,
+        identity_path: Path | None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        announce: Sequence[str] = (),
+        initial_peers: Sequence[str] = (),
+        nat: NatOptions | None = None,
+    ) -> Libp2pTransport:
+        """Start a node with the key at ``identity_path`` (None: a new key, forgotten at the end).
+
+        ``host`` and ``port`` are where to listen (0: any free port), ``announce`` the multiaddresses to tell others
+        instead of the found ones, ``initial_peers`` multiaddresses ending in ``/p2p/<peer id>``, of which one must
+        answer. Raises ``ConfigError`` (a bad address or key file, a taken port), ``PeerUnreachableError`` (no initial
+        peer answered; names them) or ``NetworkError`` (the daemon did not come up in two attempts of 60 s).
+        """
+        flags = daemon_flags(listen_address(host, port), tuple(announce), tuple(initial_peers), nat or NatOptions())
+        identity = _read_identity(identity_path) if identity_path else Identity(os.urandom(32))
+        await asyncio.to_thread(check_port, host, port)
+        folder = Path(tempfile.mkdtemp(prefix="swarm-", dir=scratch_root()))
+        try:
+            key_path = identity_path or folder / "key"
+            if identity_path is None:
+                key_path.write_bytes(identity.to_protobuf())  # the folder is 0700
+            daemon = await _start_daemon(folder, [*flags, f"-id={key_path}"], tuple(initial_peers))
+            try:
+                transport = await cls._attach(daemon, identity.peer_id, tuple(initial_peers))
+            except BaseException:
+                await daemon.stop()
+                raise
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        transport._folder = folder
+        return transport
+
+    @classmethod
+    async def _attach(cls, daemon: Daemon, expected: PeerId, initial_peers: tuple[str, ...]) -> Libp2pTransport:
+        p2p = await P2P.replicate(daemon.control_maddr)
+        p2p._client.control._pending_calls = _PendingCalls()
+        transport = cls(daemon, p2p, expected, initial_peers)
+        try:
+            found = await transport.refresh()
+            if found != expected:
+                raise ConfigError(f"the daemon runs as {found}, not as {expected}", hint="check the identity file")
+        except BaseException:
+            await _release(p2p)
+            raise
+        return transport
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Visible multiaddresses, as of the last ``refresh`` (and of ``create``)."""
+        return self._addresses
+
+    async def refresh(self) -> PeerId:
+        """Ask the daemon again for the visible addresses: observed and relayed ones come with time."""
+        try:
+            found, visible = await self._daemon.identify()
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise self._gone() from error
+        self._addresses = tuple(dict.fromkeys(split_peer(address)[0] for address in visible))
+        return PeerId(found)
+
+    async def reach(self) -> Reach:
+        """How strangers reach this node, as far as its addresses tell now. See ``addresses.reach_of``."""
+        await self.refresh()
+        return reach_of(self._addresses, self._initial_peers)
+
+    async def wait_broken(self) -> NetworkError:
+        """Wait until the daemon ends while this transport is in use; the error to report then."""
+        await self._daemon.ended.wait()
+        return self._gone()
+
+    async def listen(self, protocol: str, handler: StreamHandler) -> None:
+        """See ``Transport.listen``. Raises ``MisuseError`` if ``protocol`` has a handler already."""
+        if protocol in self._handlers:
+            raise MisuseError(f"protocol {protocol} is served already")
+        self._handlers[protocol] = handler
+        try:
+            await self._daemon.serve(protocol, self._on_inbound)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise self._gone() from error
+
+    async def dial(
+        self, peer: PeerId, protocol: str, *, addresses: Sequence[str] = (), timeout_s: float = 10.0
+    ) -> Libp2pStream:
+        """See ``Transport.dial``. With ``addresses`` only those are tried (unless a connection is up already);
+        without any, libp2p looks the peer up."""
+        if peer == self._peer_id:
+            raise PeerUnreachableError("a libp2p node cannot dial itself", hint="use a second transport")
+        usable = [address for address in map(dialable, addresses) if address]
+        if addresses and not usable:
+            raise PeerUnreachableError(f"peer {peer} announces no address that can be dialled")
+        try:
+            async with asyncio.timeout(timeout_s):
+                if usable:
+                    await self._daemon.connect(peer, usable, timeout_s=timeout_s)
+                reader, writer = await self._daemon.open_stream(peer, protocol, timeout_s=timeout_s)
+        except DaemonRefused as error:
+            raise PeerUnreachableError(f"cannot reach peer {peer}: {_reason(str(error))}") from error
+        except TimeoutError as error:
+            raise PeerUnreachableError(f"peer {peer} did not answer in {timeout_s:g} s") from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise self._gone() from error
+        except ValueError as error:  # base58 of a malformed peer id
+            raise PeerUnreachableError(f"not a peer id: {peer[:64]!r}") from error
+        stream = Libp2pStream(peer, reader, writer, self._streams.discard)
+        self._streams.add(stream)
+        if self._closed:
+            await stream.close()
+            raise self._gone()
+        return stream
+
+    async def close(self) -> None:
+        """See ``Transport.close``. Ends the daemon and waits for it."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.close()
+        await asyncio.gather(*(stream.close() for stream in tuple(self._streams)))
+        await _release(self.p2p)
+        await self._daemon.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _on_inbound(self, peer: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handler = self._handlers.get(protocol)
+        if handler is None or not self._tasks.admits(PeerId(peer)):
+            writer.transport.abort()
+            return
+        stream = Libp2pStream(PeerId(peer), reader, writer, self._streams.discard)
+        self._streams.add(stream)
+        self._tasks.start(protocol, handler, stream)
+
+    def _gone(self) -> NetworkError:
+        if self._closed:
+            return PeerUnreachableError("this transport is closed")
+        return PeerUnreachableError(
+            f"the local libp2p daemon is gone (its last words: {self._daemon.last_words})", hint="restart this node"
+        )
+
+
+class _PendingCalls(dict[Any, Any]):
+    """hivemind's table of unary calls in flight, without those already cancelled or answered.
+
+    hivemind sets the result of a call it has just timed out, which raises inside its only reading task and so ends
+    every later unary call of the process. A done call that is "not there" is skipped instead.
+    """
+
+    def __contains__(self, call_id: object) -> bool:
+        future = self.get(call_id)
+        return future is not None and not future.done()
+
+
+async def _release(p2p: Any) -> None:
+    """Shut hivemind's handle and wait for the tasks it leaves behind."""
+    control = p2p._client.control
+    handlers = list(control._handler_tasks.values())
+    for task in handlers:
+        task.cancel()
+    await p2p.shutdown()
+    await asyncio.gather(control._read_task, control._write_task, *handlers, return_exceptions=True)
+
+
+async def _start_daemon(folder: Path, flags: list[str], initial_peers: tuple[str, ...]) -> Daemon:
+    start = partial(Daemon.start, folder, flags, timeout_s=STARTUP_TIMEOUT_S)
+    try:
+        try:
+            return await start()
+        except PeerUnreachableError:
+            raise
+        except NetworkError:  # slow machines miss the first deadline now and then
+            return await start()
+    except PeerUnreachableError as error:
+        raise PeerUnreachableError(
+            f"no initial peer answered: {', '.join(initial_peers)}",
+            hint="check that one of them is running and its port open, or start a new swarm without initial peers",
+        ) from error
+
+
+def _read_identity(path: Path) -> Identity:
+    try:
+        return Identity.from_protobuf(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read the identity file {path}: {error.strerror}") from error
+
+
+def _reason(text: str) -> str:
+    """libp2p's reason in one bounded line."""
+    return " ".join(text.split())[:_REASON_CHARS]
