@@ -1,0 +1,80 @@
+"""One packed forward as the layers see it: which rows belong to which session, and where their KV lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from swarm.engine.kv import Buffers
+
+
+@dataclass
+class Segment:
+    """Rows ``[start, end)`` of the packed sequence: one session's, at positions ``past, past + 1, …``.
+
+    ``horizon`` is the prompt length that chooses the rotary table (see ``Work``). ``layers`` are the session's
+    buffers, ``masks`` the boolean masks built so far, shared by the layers: key ``(window, first key visible)``.
+    """
+
+    start: int
+    end: int
+    past: int
+    horizon: int
+    capacity: int
+    layers: list[Buffers | None]
+    masks: dict[tuple[int, int, torch.device], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+    @property
+    def length(self) -> int:
+        """Rows the session holds once this segment is appended."""
+        return self.past + self.end - self.start
+
+
+@dataclass
+class Batch:
+    """All segments of one packed forward, in order and without gaps; ``positions`` int64 ``[total_rows]``."""
+
+    segments: list[Segment]
+    positions: torch.Tensor
+
+
+@dataclass
+class LayerShape:
+    """What one layer's attention handles: its KV heads and sizes, and its sliding window (0: none)."""
+
+    kv_heads: int
+    key_size: int
+    value_size: int
+    window: int
+
+
+class RaggedState:
+    """Handed to a span's attention and rotary modules; holds the batch while a forward runs.
+
+    ``probe``, if set, makes the attention function raise ``Seen`` with what it was called with.
+    ``windows`` gives the window of layers whose family applies it by mask alone.
+    """
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.probe = False
+        self.windows: list[int] = []
+
+    def current(self) -> Batch:
+        """The running batch; a ``RuntimeError`` if the layers are called outside the executor."""
+        if self.batch is None:
+            raise RuntimeError("a span's layers run inside SpanEngine.run only")
+        return self.batch
+
+
+class Seen(Exception):
+    """A signal, not an error: raised by the attention function to end a probe."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__("attention reached")
+        self.shape = shape

@@ -1,0 +1,130 @@
+"""Run a span: many sessions' rows through one packed forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from swarm.core.errors import ConfigError
+from swarm.core.numerics import DTYPE_BYTES
+from swarm.engine.batch import Batch, Segment
+from swarm.engine.head import embed_rows, head_logits
+from swarm.engine.kv import KVPool, KVSlot
+from swarm.engine.rows import rows_from_bytes, rows_to_bytes
+from swarm.engine.span_model import SpanModel
+from swarm.engine.work import Output, SpanInfo, Work, check_batch
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """``kv_tokens`` is the KV budget over all sessions; ``dtype`` that of activations, KV and wire; ``quantization``
+    what was done to the weights."""
+
+    kv_tokens: int
+    dtype: str = "float32"
+    quantization: str = "none"
+
+
+class SpanEngine:
+    """A span whose weights are loaded, its KV budget, and the one forward that serves all sessions.
+
+    ``open``, ``close`` and ``free_tokens`` may be used from any thread; ``run`` from one thread at a time.
+    """
+
+    def __init__(self, model: SpanModel, options: EngineOptions) -> None:
+        if model.span is None or model.body is None:
+            raise ConfigError("a span engine needs layers")
+        if options.dtype not in DTYPE_BYTES:
+            raise ConfigError(f"dtype {options.dtype!r}", hint=f"choose one of {', '.join(DTYPE_BYTES)}")
+        self._model = model
+        self._body = model.body
+        self._dtype: torch.dtype = getattr(torch, options.dtype)
+        self._device = next(model.body.parameters()).device
+        self.info = SpanInfo(
+            span=model.span,
+            layer_count=int(model.config.num_hidden_layers),
+            hidden_size=int(model.config.hidden_size),
+            vocab_size=int(model.config.vocab_size),
+            context_tokens=model.context_tokens,
+            dtype=options.dtype,
+            quantization=options.quantization,
+            embeddings=model.embed is not None,
+            head=model.head is not None,
+            device=str(self._device),
+            memory_bytes=model.weight_bytes(),
+            kv_bytes_per_token=model.kv_bytes_per_token(self._dtype),
+        )
+        self._pool = KVPool(
+            total_tokens=options.kv_tokens, context_tokens=self.info.context_tokens, layer_count=len(model.span)
+        )
+
+    @property
+    def free_tokens(self) -> int:
+        """KV tokens no open session has reserved."""
+        return self._pool.free_tokens
+
+    def open(self, tokens: int) -> KVSlot:
+        """Reserve KV for one session; ``BusyError`` if it does not fit now, ``RefusedError`` if it never can."""
+        return self._pool.open(tokens)
+
+    def close(self, slot: KVSlot) -> None:
+        """Give a session's KV back, even while ``run`` works on it (its rows are then lost). Idempotent."""
+        self._pool.close(slot)
+
+    def run(self, batch: Sequence[Work]) -> list[Output]:
+        """Truncate every work's slot to its ``keep``, append its rows, and return the wanted ones, in order.
+
+        Raises ``ProtocolViolation`` for an impossible work before anything is computed or truncated.
+        """
+        check_batch(batch, self.info)
+        if not batch:
+            return []
+        with torch.inference_mode():
+            packed = self._pack(batch)
+            self._model.state.batch = packed
+            try:
+                hidden = self._body(
+                    inputs_embeds=self._inputs(batch)[None], position_ids=packed.positions[None], use_cache=False
+                )[0][0]
+            finally:
+                self._model.state.batch = None
+            for work in batch:
+                if not work.slot.closed:
+                    work.slot.length = work.keep + work.rows
+            return self._outputs(batch, packed, hidden)
+
+    def _pack(self, batch: Sequence[Work]) -> Batch:
+        segments, start = [], 0
+        for work in batch:
+            end = start + work.rows
+            horizon = work.horizon or work.keep + work.rows
+            segments.append(Segment(start, end, work.keep, horizon, work.slot.capacity, work.slot.layers()))
+            start = end
+        places = [torch.arange(segment.past, segment.length) for segment in segments]
+        return Batch(segments, torch.cat(places).to(self._device))
+
+    def _inputs(self, batch: Sequence[Work]) -> torch.Tensor:
+        """Packed input rows ``[T, hidden_size]``."""
+        parts = []
+        for work in batch:
+            if work.token_ids is not None:
+                parts.append(embed_rows(self._model, work.token_ids).to(self._device, self._dtype))
+            elif work.hidden is not None:
+                parts.append(rows_from_bytes(work.hidden, work.rows, self._dtype).to(self._device))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _outputs(self, batch: Sequence[Work], packed: Batch, hidden: torch.Tensor) -> list[Output]:
+        """``hidden`` ``[T, hidden_size]``; the head runs once over all rows whose logits are wanted."""
+        wanted = [hidden[s.end - w.want : s.end] for s, w in zip(packed.segments, batch, strict=True)]
+        scored = [rows for rows, work in zip(wanted, batch, strict=True) if work.logits and work.want]
+        logits = head_logits(self._model, torch.cat(scored)) if scored else None
+        outputs, row = [], 0
+        for rows, work in zip(wanted, batch, strict=True):
+            if not work.logits or logits is None or not work.want:
+                outputs.append(Output(rows_to_bytes(rows), None))
+                continue
+            outputs.append(Output(None, logits[row : row + work.want]))
+            row += work.want
+        return outputs
