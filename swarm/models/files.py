@@ -37,8 +37,12 @@ class TensorSource(Protocol):
         """Where each named tensor lies (all of them for None); reads headers only. ``ModelError`` if one is missing."""
         ...
 
-    def read(self, infos: Mapping[str, TensorInfo], progress: Progress) -> Iterator[tuple[str, memoryview]]:
-        """The bytes of each tensor, in any order; each buffer is writable and the receiver's own."""
+    def fetch(self, infos: Mapping[str, TensorInfo], progress: Progress) -> None:
+        """Bring the tensors onto this machine's disk, as far as they are not there yet."""
+        ...
+
+    def read(self, infos: Mapping[str, TensorInfo]) -> Iterator[tuple[str, memoryview]]:
+        """The bytes of each fetched tensor, in any order; each buffer is writable and the receiver's own."""
         ...
 
 
@@ -127,25 +131,37 @@ class ModelFiles:
         Raises ``ModelError`` if one is not in the checkpoint.
         """
         wanted = sorted(self.tensor_names() if names is None else set(names))
-        stored = self._stored_names
-        if stored is None:
-            return self.source.locate(wanted)
-        if missing := [name for name in wanted if name not in stored]:
-            raise ModelError(f"the checkpoint of {self.name} has no tensor {missing[0]}")
-        located = self.source.locate([stored[name] for name in wanted])
-        return {name: located[stored[name]] for name in wanted}
+        infos = self._stored(wanted)
+        aliases = self._stored_names
+        return infos if aliases is None else {name: infos[aliases[name]] for name in wanted}
 
-    def read(self, names: Sequence[str], progress: Progress) -> Iterator[TensorBytes]:
-        """The named tensors' bytes, in the order of files and offsets; only their byte ranges are read.
+    def fetch(self, names: Sequence[str], progress: Progress) -> None:
+        """Bring the named tensors onto this machine's disk; nothing to do for a folder.
 
-        Raises ``ModelError`` if one is missing, ``DownloadError`` if it cannot be fetched.
+        From a hub only their byte ranges, or whole shards of which at least half is wanted, are fetched. Raises
+        ``ModelError`` if one is missing, ``DownloadError`` if one cannot be fetched.
         """
-        infos = self.tensors(names)
-        stored = self._stored_names
-        plain = {stored[name] if stored else name: name for name in infos}
-        for name, data in self.source.read({held: infos[plain[held]] for held in plain}, progress):
-            info = infos[plain[name]]
-            yield plain[name], data, info.dtype, info.shape
+        self.source.fetch(self._stored(names), progress)
+
+    def read(self, names: Sequence[str]) -> Iterator[TensorBytes]:
+        """The named tensors, fetched before, in the order in which they lie; nothing else of a file is read.
+
+        Raises ``ModelError`` if one is missing or its file is cut short.
+        """
+        infos = self._stored(names)
+        aliases = self._stored_names
+        plain = {name: name for name in names} if aliases is None else {aliases[name]: name for name in names}
+        for name, data in self.source.read(infos):
+            yield plain[name], data, infos[name].dtype, infos[name].shape
+
+    def _stored(self, names: Iterable[str]) -> dict[str, TensorInfo]:
+        """Where the named tensors lie, under the names the checkpoint has for them."""
+        aliases = self._stored_names
+        if aliases is None:
+            return self.source.locate(names)
+        if missing := sorted(set(names) - set(aliases)):
+            raise ModelError(f"the checkpoint of {self.name} has no tensor {missing[0]}")
+        return self.source.locate([aliases[name] for name in names])
 
     def _positive(self, key: str) -> int:
         value = self.config.get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_JSON_BYTES = 64 * 1024 * 1024
 READ_BYTES = 1 << 24
+MAPPED_BYTES = 1 << 16
 
 
 def open_folder(folder: Path) -> ModelFiles:
@@ -66,15 +68,14 @@ class FolderTensors:
             names = self.index if self.index is not None else self._header(SINGLE)
         return locate_tensors(names, self.index, self._header, str(self._folder))
 
-    def read(self, infos: Mapping[str, TensorInfo], progress: Progress) -> Iterator[tuple[str, memoryview]]:
-        total, done = sum(info.length for info in infos.values()), 0
+    def fetch(self, infos: Mapping[str, TensorInfo], progress: Progress) -> None:
+        """Nothing to do: the files are here."""
+
+    def read(self, infos: Mapping[str, TensorInfo]) -> Iterator[tuple[str, memoryview]]:
         for file, group in by_file(infos).items():
             with (self._folder / file).open("rb", buffering=0) as stream:
                 for name in group:
-                    data = read_exactly(stream.fileno(), infos[name])
-                    done += len(data)
-                    progress("reading weights", done, total)
-                    yield name, data
+                    yield name, read_exactly(stream.fileno(), infos[name])
 
     def _header(self, file: str) -> dict[str, TensorInfo]:
         if file not in self._headers:
@@ -106,7 +107,8 @@ def by_file(infos: Mapping[str, TensorInfo]) -> dict[str, list[str]]:
 
 def read_exactly(descriptor: int, info: TensorInfo) -> memoryview:
     """One tensor's bytes from an open file; ``ModelError`` if the file ends first."""
-    data = memoryview(bytearray(info.length))
+    # Anonymous pages go back to the system as soon as the tensor is dropped; a heap would keep and fragment them.
+    data = memoryview(mmap.mmap(-1, info.length)) if info.length >= MAPPED_BYTES else memoryview(bytearray(info.length))
     done = 0
     while done < info.length:
         count = os.preadv(descriptor, [data[done : done + READ_BYTES]], info.offset + done)
