@@ -14,7 +14,9 @@ class Directory(Protocol):
     async def announce(self, record: bytes, announcement: Announcement) -> None:
         """Store ``record`` (the signed form of ``announcement``) until ``announcement.expires_s``.
 
-        Raises ``NetworkError`` if no node stored it.
+        Raises ``NetworkError`` if no node stored it: nobody answered, or a record of this peer with the same or a
+        later expiry is stored already (each announcement must expire later than the one before, the last, ``OFFLINE``,
+        too).
         """
         ...
 
