@@ -52,9 +52,9 @@ def ragged_attention(  # noqa: PLR0913 - the signature is transformers'
         raise Seen(_shape(module, key, value, attention_mask, sliding_window, others))
     window = sliding_window or state.windows[index]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    segments = state.current().segments
+    batch = state.current()
     parts = []
-    for segment in segments:
+    for segment in batch.segments:
         keys, values = layer_buffers(segment.layers, index, segment.capacity, (key, value))
         past, start, end, length = segment.past, segment.start, segment.end, segment.length
         keys[:, past:length] = key[0, :, start:end]
@@ -66,8 +66,7 @@ def ragged_attention(  # noqa: PLR0913 - the signature is transformers'
         else:
             mask = _mask(segment, window, low, query.device)
             parts.append(_explicit(q, k, v, mask, scale, softcap=softcap, sinks=s_aux))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-    return out.transpose(0, 1).unsqueeze(0), None
+    return batch.pad(parts, dim=1).transpose(0, 1).unsqueeze(0), None
 
 
 def _mask(segment: Segment, window: int, low: int, device: torch.device) -> torch.Tensor | None:

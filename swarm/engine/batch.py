@@ -37,10 +37,23 @@ class Segment:
 
 @dataclass
 class Batch:
-    """All segments of one packed forward, in order and without gaps; ``positions`` int64 ``[total_rows]``."""
+    """All segments of one packed forward, in order and without gaps; ``positions`` int64 ``[total_rows]``.
+
+    The last ``padding`` rows belong to nobody: copies of row 0, which fill a matrix product up to the number of rows
+    that costs no more. They read no KV, write none, and take the same experts as row 0.
+    """
 
     segments: list[Segment]
     positions: torch.Tensor
+    padding: int = 0
+
+    def pad(self, rows: list[torch.Tensor], dim: int) -> torch.Tensor:
+        """Join per-segment results along ``dim``, the first row repeated for the padding."""
+        if self.padding:
+            shape = list(rows[0].shape)
+            shape[dim] = self.padding
+            rows = [*rows, rows[0].narrow(dim, 0, 1).expand(shape)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=dim)
 
 
 @dataclass

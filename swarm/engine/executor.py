@@ -12,6 +12,7 @@ from swarm.core.numerics import DTYPE_BYTES
 from swarm.engine.batch import Batch, Segment
 from swarm.engine.head import embed_rows, head_logits
 from swarm.engine.kv import KVPool, KVSlot
+from swarm.engine.linear import FULL_SPEED_ROWS, speed_up_linears
 from swarm.engine.rows import rows_from_bytes, rows_to_bytes
 from swarm.engine.span_model import SpanModel
 from swarm.engine.work import Output, SpanInfo, Work, check_batch
@@ -20,11 +21,12 @@ from swarm.engine.work import Output, SpanInfo, Work, check_batch
 @dataclass(frozen=True)
 class EngineOptions:
     """``kv_tokens`` is the KV budget over all sessions; ``dtype`` that of activations, KV and wire; ``quantization``
-    what was done to the weights."""
+    what was done to the weights. ``pack`` lays CPU weights out for few rows, in place of the model's own."""
 
     kv_tokens: int
     dtype: str = "float32"
     quantization: str = "none"
+    pack: bool = True
 
 
 class SpanEngine:
@@ -56,6 +58,10 @@ class SpanEngine:
             memory_bytes=model.weight_bytes(),
             kv_bytes_per_token=model.kv_bytes_per_token(self._dtype),
         )
+        packed = speed_up_linears(model.body, pack=True) if options.pack else 0
+        if options.pack and model.head is not None:
+            speed_up_linears(model.head, pack=False)
+        self._least_rows = FULL_SPEED_ROWS if packed and self._dtype == torch.float32 else 1
         self._pool = KVPool(
             total_tokens=options.kv_tokens, context_tokens=self.info.context_tokens, layer_count=len(model.span)
         )
@@ -86,7 +92,9 @@ class SpanEngine:
             self._model.state.batch = packed
             try:
                 hidden = self._body(
-                    inputs_embeds=self._inputs(batch)[None], position_ids=packed.positions[None], use_cache=False
+                    inputs_embeds=self._inputs(batch, packed.padding)[None],
+                    position_ids=packed.positions[None],
+                    use_cache=False,
                 )[0][0]
             finally:
                 self._model.state.batch = None
@@ -102,17 +110,21 @@ class SpanEngine:
             horizon = work.horizon or work.keep + work.rows
             segments.append(Segment(start, end, work.keep, horizon, work.slot.capacity, work.slot.layers()))
             start = end
-        places = [torch.arange(segment.past, segment.length) for segment in segments]
-        return Batch(segments, torch.cat(places).to(self._device))
+        padding = max(0, self._least_rows - start)
+        places = [position for segment in segments for position in range(segment.past, segment.length)]
+        places += places[:1] * padding
+        return Batch(segments, torch.tensor(places, device=self._device), padding)
 
-    def _inputs(self, batch: Sequence[Work]) -> torch.Tensor:
-        """Packed input rows ``[T, hidden_size]``."""
+    def _inputs(self, batch: Sequence[Work], padding: int) -> torch.Tensor:
+        """Packed input rows ``[T, hidden_size]``, the first one repeated for the padding."""
         parts = []
         for work in batch:
             if work.token_ids is not None:
                 parts.append(embed_rows(self._model, work.token_ids).to(self._device, self._dtype))
             elif work.hidden is not None:
                 parts.append(rows_from_bytes(work.hidden, work.rows, self._dtype).to(self._device))
+        if padding:
+            parts.append(parts[0][:1].expand(padding, -1))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _outputs(self, batch: Sequence[Work], packed: Batch, hidden: torch.Tensor) -> list[Output]:

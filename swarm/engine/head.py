@@ -10,6 +10,7 @@ import torch
 
 from swarm.core.errors import ConfigError, ProtocolViolation
 from swarm.core.numerics import DTYPE_BYTES
+from swarm.engine.linear import speed_up_linears
 from swarm.engine.rows import rows_from_bytes, rows_to_bytes
 from swarm.engine.span_model import SpanModel
 from swarm.engine.work import check_token_ids
@@ -49,6 +50,7 @@ class HeadEngine:
         self._dtype: torch.dtype = getattr(torch, dtype)
         self.hidden_size = int(model.config.hidden_size)
         self.vocab_size = int(model.config.vocab_size)
+        speed_up_linears(model.head, pack=False)
 
     def embed(self, token_ids: Sequence[int]) -> bytes:
         """Raw ``[n, hidden_size]`` rows for the wire; ``ProtocolViolation`` for an id outside the vocabulary."""

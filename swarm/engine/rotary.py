@@ -48,19 +48,19 @@ class SessionRotary(nn.Module):
                 for segment in batch.segments
                 for first, last, length in _runs(segment, limit, kind)
             ]
-            return (
-                parts[0] if len(parts) == 1 else tuple(torch.cat(column, dim=1) for column in zip(*parts, strict=True))
-            )
+            return tuple(batch.pad(list(column), dim=1) for column in zip(*parts, strict=True))
         return self._static(x, position_ids, layer_type)
 
     def _static(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None) -> Any:
         """Rows of a cached table that depends on positions only."""
-        segments = self.state.current().segments
-        tables = self._table(x, max(segment.length for segment in segments), 0, layer_type)
+        batch = self.state.current()
+        segments = batch.segments
+        tables = self._table(x, max(segment.length for segment in segments) + batch.padding, 0, layer_type)
         if tables is None:
             return self._whole(x, position_ids, layer_type)
-        if len(segments) == 1:
-            return tuple(table[:, segments[0].past : segments[0].length] for table in tables)
+        if len(segments) == 1:  # what padding rows read does not matter
+            first, last = segments[0].past, segments[0].length + batch.padding
+            return tuple(table[:, first:last] for table in tables)
         return tuple(table[:, position_ids[0]] for table in tables)
 
     def _rows(self, x: torch.Tensor, first: int, last: int, length: int, layer_type: str | None) -> Tables:

@@ -55,6 +55,15 @@ MLA: dict[str, Any] = {
     "qk_nope_head_dim": 12,
     "v_head_dim": 10,
 }
+DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 2,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 WINDOW = 6
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention"]
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16}
@@ -91,16 +100,7 @@ def configs() -> dict[str, PretrainedConfig]:
                 "original_max_position_embeddings": 32,
             },
         ),  # fmt: skip
-        "deepseek_v3": DeepseekV3Config(
-            **(base | {"num_key_value_heads": 4}),
-            **MOE,
-            **MLA,
-            moe_intermediate_size=24,
-            n_routed_experts=4,
-            n_group=2,
-            topk_group=1,
-            first_k_dense_replace=2,
-        ),  # fmt: skip
+        "deepseek_v3": DeepseekV3Config(**(base | MOE | MLA | DEEPSEEK)),
     }
 
 
@@ -216,16 +216,17 @@ def make_head(chain: Chain, config: PretrainedConfig) -> HeadEngine:
     return HeadEngine(fill(build_head(config), chain.whole))
 
 
-@dataclass
 class Kit:
     """What tests of the engine build with; handed out as a fixture since test folders are no packages."""
 
-    chain: Any = staticmethod(make_chain)
-    head: Any = staticmethod(make_head)
-    fill: Any = staticmethod(fill)
-    whole: Any = staticmethod(whole_model)
-    configs: dict[str, PretrainedConfig] = field(default_factory=lambda: configs() | extra_configs())
-    vocab: int = VOCAB
+    chain = staticmethod(make_chain)
+    head = staticmethod(make_head)
+    fill = staticmethod(fill)
+    whole = staticmethod(whole_model)
+    vocab = VOCAB
+
+    def __init__(self) -> None:
+        self.configs = configs() | extra_configs()
 
     def tokens(self, count: int, seed: int = 1) -> list[int]:
         return np.random.default_rng(seed).integers(3, self.vocab, count).tolist()

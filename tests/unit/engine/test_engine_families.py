@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 TOLERANCE = 1e-5
 
@@ -56,8 +57,6 @@ def test_rollback_then_continue(family, kit) -> None:
 def test_hidden_rows_at_the_border_are_the_whole_models(family, kit) -> None:
     ids = kit.tokens(11, 6)
     [rows] = family.step([(family.open(), ids, 0)], logits=False)
-    import torch
-
     captured = []
     layers = family.whole.base_model.layers
     handle = layers[-1].register_forward_hook(lambda _m, _i, out: captured.append(out))
@@ -75,8 +74,6 @@ def test_local_head_equals_the_heads_on_the_span(family, kit) -> None:
     ids = kit.tokens(5, 7)
     embedded = head.embed(ids)
     with_rows = family.whole.get_input_embeddings()
-    import torch
-
     with torch.no_grad():
         wanted = with_rows(torch.tensor(ids)).numpy()
     assert embedded == wanted.tobytes()
