@@ -12,11 +12,13 @@ import msgspec
 
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from swarm.wire.messages import Message
+from swarm.wire.messages import Message, Result, Step
 
 PREFIX_BYTES = 6
 _PREFIX = struct.Struct(">IH")
 _HEADER_LENGTH_BYTES = 2
+WITH_PAYLOAD = (Step, Result)
+"""The messages that may carry a payload."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -33,8 +35,11 @@ class Frame:
 def encode_head(message: Message, payload_bytes: int = 0) -> bytes:
     """Prefix and header of a frame whose payload of ``payload_bytes`` the caller sends right after.
 
-    Raises ``MisuseError`` if header or frame would be over the limit: a peer would hang up on it.
+    Raises ``MisuseError`` if header or frame would be over the limit, or the message takes no payload: a peer would
+    hang up on it.
     """
+    if payload_bytes and not isinstance(message, WITH_PAYLOAD):
+        raise MisuseError(f"a {type(message).__name__} carries no payload")
     header = _encoder.encode(message)
     body = _HEADER_LENGTH_BYTES + len(header) + payload_bytes
     if len(header) > MAX_HEADER_BYTES or body > MAX_FRAME_BYTES:
@@ -52,12 +57,19 @@ def parse_prefix(prefix: bytes, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> tu
     return header, body - header - _HEADER_LENGTH_BYTES
 
 
-def parse_message(header: bytes | memoryview) -> Message:
-    """Decode a header into exactly one of the known messages; ``ProtocolViolation`` for anything else."""
+def parse_message(header: bytes | memoryview, payload_bytes: int = 0) -> Message:
+    """Decode a header into exactly one of the known messages; ``ProtocolViolation`` for anything else.
+
+    ``payload_bytes`` is what the prefix announced: only messages that take a payload may have one, so that nobody
+    makes us hold 64 MiB for a no-op.
+    """
     try:
-        return _decoder.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = _decoder.decode(header)
+    except (msgspec.DecodeError, RecursionError, MisuseError) as error:  # MisuseError: a message that makes no sense
         raise ProtocolViolation(f"not a message: {str(error)[:120]}") from error
+    if payload_bytes and not isinstance(message, WITH_PAYLOAD):
+        raise ProtocolViolation(f"a {type(message).__name__} with {payload_bytes} bytes of payload")
+    return message
 
 
 def decode_frame(data: bytes, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> tuple[Frame, int]:
@@ -68,5 +80,5 @@ def decode_frame(data: bytes, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> tupl
     end = PREFIX_BYTES + header + payload
     if len(data) < end:
         raise ProtocolViolation(f"frame of {end} bytes cut at {len(data)}")
-    message = parse_message(data[PREFIX_BYTES : PREFIX_BYTES + header])
+    message = parse_message(data[PREFIX_BYTES : PREFIX_BYTES + header], payload)
     return Frame(message, memoryview(data)[PREFIX_BYTES + header : end]), end

@@ -1,7 +1,9 @@
 """The closed set of messages. A frame's header is exactly one of these; a peer never names another type.
 
 Every field is bounded by its annotation and checked by msgspec while it decodes, so past this module nothing needs
-a length check. Fields are positional; a later minor version may append fields with defaults.
+a length check. Fields are positional; a later minor version may append fields with defaults. What fits the bounds but
+makes no sense (a span that ends before it starts) cannot be built: ``MisuseError``, which ``parse_message`` turns into
+the peer's ``ProtocolViolation``.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from swarm.core.errors import MisuseError
 from swarm.core.ids import COMMITMENT_BYTES, SECRET_BYTES, SESSION_BYTES
 from swarm.core.limits import (
     MAX_CONTEXT_TOKENS,
@@ -23,6 +27,7 @@ from swarm.core.limits import (
     MAX_VOCABULARY,
 )
 from swarm.core.sampling import SamplingParams
+from swarm.core.text import clip
 
 Counter = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_CONTEXT_TOKENS)]
@@ -33,15 +38,25 @@ PeerText = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
 Stage = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)]
 Layer = Annotated[int, msgspec.Meta(ge=0, le=MAX_LAYERS)]
+Logprob = Annotated[float, msgspec.Meta(le=1e-3)]
+"""At most 0 but for rounding, and so never NaN; minus infinity is a token that a filter removed."""
 Codec = Literal["raw", "int8"]
 Lane = Literal[0, 1]
 
 DECODE_LANE: Lane = 0
 PREFILL_LANE: Lane = 1
+LANES: tuple[Lane, Lane] = (DECODE_LANE, PREFILL_LANE)
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Common form: one array, its tag first."""
+
+
+class _WithReason(_Message, frozen=True):
+    """A message with words for a person, cut to what the wire takes, so that no long error text breaks a session."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "reason", clip(getattr(self, "reason"), MAX_REASON_CHARS))  # noqa: B009
 
 
 class Open(_Message, frozen=True, tag=1):
@@ -75,6 +90,10 @@ class Open(_Message, frozen=True, tag=1):
     commitment: Annotated[bytes, msgspec.Meta(min_length=COMMITMENT_BYTES, max_length=COMMITMENT_BYTES)]
     feedback: bool = False
 
+    def __post_init__(self) -> None:
+        if not (self.start < self.end and self.stage < self.stages):
+            raise MisuseError(f"stage {self.stage} of {self.stages} with layers {self.start}:{self.end}")
+
 
 class Accept(_Message, frozen=True, tag=2):
     """Server → client: reserved, with the load at this moment."""
@@ -85,14 +104,14 @@ class Accept(_Message, frozen=True, tag=2):
     feedback: bool = False
 
 
-class Busy(_Message, frozen=True, tag=3):
+class Busy(_WithReason, frozen=True, tag=3):
     """Server → client: full for now."""
 
     retry_after_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
     reason: Reason
 
 
-class Refused(_Message, frozen=True, tag=4):
+class Refused(_WithReason, frozen=True, tag=4):
     """Server → client: can never fit, or this server is not what the client takes it for."""
 
     reason: Reason
@@ -113,6 +132,9 @@ class Answer(_Message, frozen=True):
 
     start: Tokens
     params: SamplingParams
+
+    def __post_init__(self) -> None:
+        self.params.checked()
 
 
 class Step(_Message, frozen=True, tag=6):
@@ -138,8 +160,8 @@ class Step(_Message, frozen=True, tag=6):
 class TokenLogprobs(_Message, frozen=True):
     """Log probability of the chosen token and of the most likely alternatives, most likely first."""
 
-    chosen: float
-    top: Annotated[tuple[tuple[TokenId, float], ...], msgspec.Meta(max_length=MAX_TOP_LOGPROBS)]
+    chosen: Logprob
+    top: Annotated[tuple[tuple[TokenId, Logprob], ...], msgspec.Meta(max_length=MAX_TOP_LOGPROBS)]
 
 
 class Result(_Message, frozen=True, tag=7):
@@ -156,15 +178,19 @@ class Result(_Message, frozen=True, tag=7):
     logprobs: Annotated[tuple[TokenLogprobs, ...], msgspec.Meta(max_length=MAX_SAMPLED_ROWS)] = ()
     rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_ROWS)] = 0
 
+    def __post_init__(self) -> None:
+        if self.logprobs and len(self.logprobs) != len(self.tokens):
+            raise MisuseError(f"{len(self.logprobs)} log probabilities for {len(self.tokens)} tokens")
 
-class LinkLost(_Message, frozen=True, tag=8):
+
+class LinkLost(_WithReason, frozen=True, tag=8):
     """Server → client: the stream from or to a neighbour broke."""
 
     peer: PeerText
     reason: Reason
 
 
-class Failed(_Message, frozen=True, tag=9):
+class Failed(_WithReason, frozen=True, tag=9):
     """Server → client: the session ended here. ``fault`` says whose it is."""
 
     fault: Literal["client", "server", "idle", "draining"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from swarm.core.errors import MisuseError, ProtocolViolation
-from swarm.core.limits import MAX_PENDING_STEP_BYTES, MAX_PENDING_STEPS
+from swarm.core.limits import MAX_PENDING_STEP_BYTES, MAX_PENDING_STEPS, PROTOCOL_MAJOR
 from swarm.wire.messages import (
     Accept,
     Busy,
@@ -33,6 +33,11 @@ class Channel(enum.Enum):
 
     CONTROL = "control"
     LINK = "link"
+
+    @property
+    def protocol(self) -> str:
+        """The name this kind of stream is dialled by."""
+        return f"swarm.{self.value}.{PROTOCOL_MAJOR}"
 
 
 class Role(enum.Enum):
@@ -77,12 +82,13 @@ TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
 
 
 class StreamMachine:
-    """Phase of one stream, as seen from ``role``."""
+    """Phase of one stream, as seen from ``role``. ``closed_by_peer`` tells whose message closed it."""
 
     def __init__(self, channel: Channel, role: Role) -> None:
         self.channel = channel
         self.role = role
         self.phase = Phase.START
+        self.closed_by_peer = False
 
     def sent(self, message: Message) -> None:
         """Note an own message before it is written; ``MisuseError`` if the protocol forbids it now."""
@@ -104,6 +110,7 @@ class StreamMachine:
                 f"{type(message).__name__} is not allowed while {self.channel.value} is {self.phase.value}"
             )
         self.phase = following
+        self.closed_by_peer = following is Phase.CLOSED
         return True
 
 
@@ -158,7 +165,7 @@ class StepSequencer(Generic[T]):
             return []
         if step.seq - self.next_seq >= MAX_PENDING_STEPS:
             raise ProtocolViolation(f"step {step.seq} is too far ahead of {self.next_seq}")
-        if self._held_bytes + size_bytes > MAX_PENDING_STEP_BYTES:
+        if step.seq > self.next_seq and self._held_bytes + size_bytes > MAX_PENDING_STEP_BYTES:
             raise ProtocolViolation("too many bytes wait for an earlier step")
         self._held[step.seq] = (item, size_bytes)
         self._held_bytes += size_bytes

@@ -1,0 +1,296 @@
+"""The public door for Python programs: blocking calls, with async twins, over one background event loop.
+
+The loop lives in a thread of its own, so a ``SwarmModel`` works the same in a script, in a thread pool, in a notebook
+and inside a running event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar, Unpack, overload
+
+from swarm.client.model import AsyncSession, AsyncSwarmModel, AsyncTextStream
+from swarm.client.request import Options
+from swarm.client.results import GenerationResult, ProgressCallback
+from swarm.core.errors import MisuseError
+
+T = TypeVar("T")
+Prompt = str | None
+
+
+class LoopThread:
+    """One event loop in one daemon thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="swarm-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start ``work`` on the loop."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise MisuseError("a blocking call from swarm's own event loop", hint="await the async form instead")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` and wait; Ctrl-C cancels it and waits until it has cleaned up."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            if future.cancel():
+                concurrent.futures.wait([future], timeout=5.0)
+            raise
+
+    async def bridge(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await ``work`` from the caller's own loop; cancelling the caller cancels it."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    @property
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Run ``callback`` on the loop some time soon, if it still runs. For finalizers: never raises or waits."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        """End the loop and its thread. Idempotent."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class TextStream(Iterator[str], AsyncIterator[str]):
+    """Pieces of text as they come, for ``for`` and for ``async for``. Leaving the loop early cancels the generation.
+
+    ``result`` holds the ``GenerationResult`` once the last piece has come.
+    """
+
+    def __init__(self, inner: AsyncTextStream, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    @property
+    def result(self) -> GenerationResult:
+        return self._inner.result
+
+    def __iter__(self) -> TextStream:
+        return self
+
+    def __next__(self) -> str:
+        piece = self._loop.run(self._inner.next_piece())
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def __aiter__(self) -> TextStream:
+        return self
+
+    async def __anext__(self) -> str:
+        piece = await self._loop.bridge(self._inner.next_piece())
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def close(self) -> None:
+        """Cancel what is still running; servers free its KV at once. Idempotent."""
+        self._loop.run(self._inner.aclose())
+
+    async def aclose(self) -> None:
+        """The async form of ``close``."""
+        await self._loop.bridge(self._inner.aclose())
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._loop.call_soon(self._inner.cancel)
+
+
+class Session:
+    """A conversation whose KV stays at the servers between calls. Use it in a ``with`` block."""
+
+    def __init__(self, inner: AsyncSession, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    @property
+    def position(self) -> int:
+        """Tokens of the conversation so far, the last answer included."""
+        return self._inner.position
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The conversation's tokens."""
+        return self._inner.token_ids
+
+    def truncate(self, position: int) -> None:
+        """Go back to an earlier ``position``; ``MisuseError`` if it is ahead."""
+        self._inner.truncate(position)
+
+    def generate(
+        self, prompt: Prompt = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> GenerationResult:
+        """Append ``prompt`` (or ``input_ids``), or make the conversation ``messages``, and answer."""
+        return self._loop.run(self._inner.generate(prompt, progress=progress, **options))
+
+    def stream(
+        self, prompt: Prompt = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> TextStream:
+        """Like ``generate``, piece by piece."""
+        return TextStream(self._loop.run(self._inner.stream(prompt, progress=progress, **options)), self._loop)
+
+    async def generate_async(
+        self, prompt: Prompt = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> GenerationResult:
+        """The async form of ``generate``."""
+        return await self._loop.bridge(self._inner.generate(prompt, progress=progress, **options))
+
+    def close(self) -> None:
+        """Free the KV at every server. Idempotent."""
+        self._loop.run(self._inner.close())
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SwarmModel:
+    """A model that a swarm serves. Create it with ``connect``; close it, or use it in a ``with`` block."""
+
+    def __init__(self, inner: AsyncSwarmModel, loop: LoopThread) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    @classmethod
+    def connect(
+        cls,
+        model: str,
+        *,
+        initial_peers: Sequence[str],
+        head: Literal["auto", "local", "remote"] = "auto",
+        revision: str | None = None,
+        identity: Path | None = None,
+        **options: Any,
+    ) -> SwarmModel:
+        """Join the swarm that serves ``model``: ``demo``, a folder, or a Hugging Face id.
+
+        ``initial_peers`` are addresses that servers print. ``head="remote"`` (what ``auto`` means) loads no weights
+        here; ``local`` keeps embeddings, LM head and sampling on this machine. Further options are those of
+        ``swarm.client.connect.ConnectOptions``. Raises ``ConfigError``, ``ModelError`` or ``PeerUnreachableError``.
+        """
+        from swarm.client.connect import ConnectOptions, connect
+
+        try:
+            chosen = ConnectOptions(
+                initial_peers=initial_peers, head=head, revision=revision, identity=identity, **options
+            )
+        except TypeError as error:
+            raise MisuseError(f"connect: {error}") from error
+        loop = LoopThread()
+        try:
+            return cls(loop.run(connect(model, chosen)), loop)
+        except BaseException:
+            loop.stop()
+            raise
+
+    @overload
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[Options],
+    ) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[str],
+        *,
+        stream: Literal[False] = False,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[Options],
+    ) -> list[GenerationResult]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        stream: Literal[True],
+        progress: ProgressCallback | None = None,
+        **options: Unpack[Options],
+    ) -> TextStream: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        stream: bool = False,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[Options],
+    ) -> GenerationResult | list[GenerationResult] | TextStream:
+        """Answer a prompt (or ``messages``, or ``input_ids``); a list of prompts is answered side by side.
+
+        Options are those of ``swarm.client.request.Options``. With ``stream=True`` a ``TextStream`` of text pieces.
+        ``progress`` is called while the chain is chosen and the prompt computed. Raises ``NoRouteError`` that names
+        missing layers, ``BusyError``, ``PromptTooLongError``, or ``GenerationInterruptedError``, which holds the
+        valid part of an answer that could not be finished.
+        """
+        if stream:
+            if not (prompt is None or isinstance(prompt, str)):
+                raise MisuseError("a stream answers one prompt", hint="stream each prompt on its own")
+            return TextStream(self._loop.run(self._inner.stream(prompt, progress=progress, **options)), self._loop)
+        if prompt is None or isinstance(prompt, str):
+            return self._loop.run(self._inner.generate(prompt, progress=progress, **options))
+        return self._loop.run(self._inner.generate_many(prompt, progress=progress, **options))
+
+    async def generate_async(
+        self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> GenerationResult:
+        """The async form of ``generate``, for any running event loop."""
+        return await self._loop.bridge(self._inner.generate(prompt, progress=progress, **options))
+
+    async def stream_async(
+        self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> TextStream:
+        """The async form of ``generate(stream=True)``: iterate it with ``async for``."""
+        inner = await self._loop.bridge(self._inner.stream(prompt, progress=progress, **options))
+        return TextStream(inner, self._loop)
+
+    def session(self, *, max_tokens: int | None = None) -> Session:
+        """A conversation that keeps its KV between calls; ``max_tokens`` is what it may hold in all."""
+        return Session(self._inner.session(max_tokens=max_tokens), self._loop)
+
+    def close(self) -> None:
+        """Leave the swarm and free everything. Idempotent."""
+        if not self._loop.closed:
+            self._loop.run(self._inner.close())
+            self._loop.stop()
+
+    def __enter__(self) -> SwarmModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

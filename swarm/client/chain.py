@@ -1,0 +1,283 @@
+"""A chain of servers, opened as one: control streams to all of them, links to the first, answers from the last."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarm.core.errors import (
+    BusyError,
+    ChainOpenError,
+    NetworkError,
+    PeerLostError,
+    ProtocolViolation,
+    RefusedError,
+    SwarmError,
+)
+from swarm.core.ids import COMMITMENT_BYTES, SECRET_BYTES, SESSION_BYTES, ModelId, PeerId
+from swarm.core.limits import PROTOCOL_MAJOR
+from swarm.core.records import Announcement
+from swarm.core.spans import Span
+from swarm.transport.framing import FrameStream
+from swarm.transport.protocol import Transport
+from swarm.wire.frames import Frame
+from swarm.wire.messages import (
+    LANES,
+    Accept,
+    Busy,
+    Close,
+    Codec,
+    Failed,
+    Hello,
+    Lane,
+    LinkLost,
+    Noop,
+    Open,
+    Refused,
+    Result,
+    Step,
+)
+from swarm.wire.session import Channel, Phase, Role
+
+OPEN_TIMEOUT_S = 15.0
+BLAME_WAIT_S = 0.1
+"""How long a broken link waits for a better reason: a server's own word beats its neighbours' guesses."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One server of the chain: which layers it runs, and its signed announcement for its predecessor."""
+
+    announcement: Announcement
+    record: bytes
+    span: Span
+
+    @property
+    def peer(self) -> PeerId:
+        return self.announcement.peer_id
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """Everything the OPENs of a chain say."""
+
+    model: ModelId
+    stages: Sequence[StagePlan]
+    kv_tokens: int
+    embed: bool
+    head: bool
+    codec: Codec = "raw"
+    numerics: str = ""
+    commitment: bytes = bytes(COMMITMENT_BYTES)
+
+
+class Chain:
+    """An open chain. Steps go in at the first server, results come back from the last."""
+
+    def __init__(self, plan: ChainPlan, transport: Transport) -> None:
+        self.plan = plan
+        self.loads: dict[PeerId, Accept] = {}
+        self._transport = transport
+        self._session = secrets.token_bytes(SESSION_BYTES)
+        self._nonce = secrets.token_bytes(SECRET_BYTES)
+        self._link_secrets = [secrets.token_bytes(SECRET_BYTES) for _ in range(len(plan.stages) + 1)]
+        self._controls: dict[int, FrameStream] = {}
+        self._links: dict[Lane, FrameStream] = {}
+        self._pending: dict[tuple[int, int, int], asyncio.Future[Frame]] = {}
+        self._readers: list[asyncio.Task[None]] = []
+        self._error: SwarmError | None = None
+        self._blame: tuple[int, SwarmError] | None = None
+        self._blame_timer: asyncio.TimerHandle | None = None
+
+    # -- opening --------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(cls, plan: ChainPlan, transport: Transport) -> Chain:
+        """Reserve every stage at once, in one round trip.
+
+        Raises ``ChainOpenError`` with each failing server's own error; then nothing stays reserved anywhere.
+        """
+        chain = cls(plan, transport)
+        try:
+            await chain._open_all()
+        except BaseException:
+            await chain.close()
+            raise
+        chain._readers = [asyncio.create_task(chain._read_control(index)) for index in chain._controls]
+        chain._readers += [asyncio.create_task(chain._watch_link(link)) for link in chain._links.values()]
+        return chain
+
+    async def _open_all(self) -> None:
+        stages = self.plan.stages
+        asked = [(stage.peer, self._open_stage(index)) for index, stage in enumerate(stages)]
+        asked += [(stages[0].peer, self._open_link(lane)) for lane in LANES]
+        outcomes = await asyncio.gather(*(opening for _, opening in asked), return_exceptions=True)
+        failures: dict[str, SwarmError] = {}
+        for (peer, _), outcome in zip(asked, outcomes, strict=True):
+            if isinstance(outcome, SwarmError):
+                failures.setdefault(peer, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        if failures:
+            raise ChainOpenError(failures)
+
+    def _open_message(self, index: int) -> Open:
+        plan, last = self.plan, len(self.plan.stages) - 1
+        stage = plan.stages[index]
+        return Open(
+            protocol=PROTOCOL_MAJOR,
+            model=str(plan.model),
+            session=self._session,
+            stage=index,
+            stages=last + 1,
+            start=stage.span.start,
+            end=stage.span.end,
+            embed=plan.embed and index == 0,
+            head=plan.head and index == last,
+            kv_tokens=plan.kv_tokens,
+            numerics=plan.numerics,
+            codec=plan.codec,
+            upstream=plan.stages[index - 1].peer if index else self._transport.peer_id,
+            secret_in=self._link_secrets[index],
+            downstream=plan.stages[index + 1].record if index < last else b"",
+            secret_out=self._link_secrets[index + 1],
+            nonce=self._nonce,
+            commitment=plan.commitment,
+        )
+
+    async def _open_stage(self, index: int) -> None:
+        stage = self.plan.stages[index]
+        control = await self._dial(stage, Channel.CONTROL)
+        self._controls[index] = control
+        await control.send(self._open_message(index))
+        reply = (await control.receive_within(OPEN_TIMEOUT_S, "answer to OPEN")).message
+        if isinstance(reply, Busy):
+            raise BusyError(f"server {_short(stage)} is busy: {reply.reason}", retry_after_s=reply.retry_after_s)
+        if isinstance(reply, Refused):
+            raise RefusedError(f"server {_short(stage)} refused: {reply.reason}")
+        if isinstance(reply, Accept):
+            self.loads[stage.peer] = reply
+
+    async def _open_link(self, lane: Lane) -> None:
+        link = await self._dial(self.plan.stages[0], Channel.LINK)
+        self._links[lane] = link
+        await link.send(Hello(self._transport.peer_id, self._session, 0, self._link_secrets[0], lane))
+
+    async def _dial(self, stage: StagePlan, channel: Channel) -> FrameStream:
+        stream = await self._transport.dial(stage.peer, channel.protocol, addresses=stage.announcement.addresses)
+        return FrameStream(stream, channel, Role.DIALER)
+
+    # -- steps ----------------------------------------------------------------------------------------------
+
+    async def send(self, step: Step, payload: Sequence[bytes | memoryview], lane: Lane) -> asyncio.Future[Frame]:
+        """Put a step on its way; the future is its ``Result`` frame, or the error that broke the chain."""
+        if self._error is not None:
+            raise self._error
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._pending[(step.generation, step.epoch, step.seq)] = future
+        try:
+            await self._links[lane].send(step, *payload)
+        except NetworkError as error:
+            self._suspect(1, PeerLostError(str(error), peer=self.plan.stages[0].peer))
+        return future
+
+    async def _read_control(self, index: int) -> None:
+        stage, control = self.plan.stages[index], self._controls[index]
+        try:
+            while True:
+                frame = await control.receive()
+                message = frame.message
+                if isinstance(message, Result):
+                    self._resolve(index, message, frame)
+                elif isinstance(message, LinkLost):
+                    lost = PeerLostError(
+                        f"server {self._name(message.peer)} was lost: {message.reason}", peer=message.peer
+                    )
+                    self._suspect(1, lost)
+                elif isinstance(message, Failed):
+                    reason = f"server {_short(stage)} ended the session ({message.fault}): {message.reason}"
+                    self._suspect(2, PeerLostError(reason, peer=stage.peer))
+                elif not isinstance(message, Noop):
+                    raise ProtocolViolation(f"unexpected {type(message).__name__}", peer=stage.peer)
+        except PeerLostError as error:
+            gone = f"server {_short(stage)} for layers {stage.span} went away: {error.message}"
+            self._suspect(2, PeerLostError(gone, peer=stage.peer))
+        except SwarmError as error:
+            self._suspect(3, PeerLostError(str(error), peer=stage.peer))
+
+    async def _watch_link(self, link: FrameStream) -> None:
+        try:
+            while True:
+                await link.receive()
+        except SwarmError as error:
+            first = self.plan.stages[0]
+            self._suspect(1, PeerLostError(f"server {_short(first)} closed the link: {error}", peer=first.peer))
+
+    def _resolve(self, index: int, result: Result, frame: Frame) -> None:
+        if index != len(self.plan.stages) - 1:
+            raise ProtocolViolation("only the last server sends results", peer=self.plan.stages[index].peer)
+        future = self._pending.pop((result.generation, result.epoch, result.seq), None)
+        if future is not None and not future.done():
+            future.set_result(frame)
+
+    def forget(self) -> None:
+        """A rollback: results of steps sent before it no longer matter."""
+        for future in self._pending.values():
+            future.cancel()
+        self._pending.clear()
+
+    # -- ending ---------------------------------------------------------------------------------------------
+
+    def _suspect(self, weight: int, error: SwarmError) -> None:
+        """Something broke. The heaviest evidence within a moment is what the caller is told."""
+        if self._blame is None or weight > self._blame[0]:
+            self._blame = (weight, error)
+        if self._blame_timer is None:
+            self._blame_timer = asyncio.get_running_loop().call_later(BLAME_WAIT_S, self._break)
+
+    def _break(self) -> None:
+        if self._blame is None:
+            return
+        self._error = self._blame[1]
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(self._error)
+                future.exception()
+        self._pending.clear()
+
+    async def close(self) -> None:
+        """Tell every server that the session is over, and hang up. Idempotent, never raises."""
+        if self._blame_timer is not None:
+            self._blame_timer.cancel()
+        for task in self._readers:
+            task.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._readers = []
+        controls, self._controls = list(self._controls.values()), {}
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(_hang_up(control) for control in controls), return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
+        self._error = self._error or PeerLostError("the session is closed")
+        self.forget()
+
+    def _name(self, peer: str) -> str:
+        for stage in self.plan.stages:
+            if stage.peer == peer:
+                return f"{_short(stage)} for layers {stage.span}"
+        return peer[-8:]
+
+
+async def _hang_up(control: FrameStream) -> None:
+    try:
+        if control.phase in (Phase.OPENING, Phase.ACTIVE):
+            await control.send(Close())
+    except SwarmError:
+        pass  # it is gone already, which is what was wanted
+    await control.close()
+
+
+def _short(stage: StagePlan) -> str:
+    name = stage.announcement.public_name
+    return f"{name} ({stage.peer[-8:]})" if name else stage.peer[-8:]

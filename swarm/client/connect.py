@@ -1,0 +1,75 @@
+"""Join a real swarm as a client: a libp2p node, the directory, and the model's small files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.tokenizer import Tokenizer
+from swarm.core.errors import ConfigError
+from swarm.models.progress import Progress as BytesProgress
+from swarm.models.progress import silent
+from swarm.models.resolve import resolve
+from swarm.runtime.clock import SystemClock
+from swarm.wire.messages import Codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """How to join. ``head`` auto means remote: only ``local`` loads weights here."""
+
+    initial_peers: Sequence[str]
+    head: Literal["auto", "local", "remote"] = "auto"
+    revision: str | None = None
+    compression: Literal["none", "int8"] = "none"
+    numerics: Literal["same", "any"] = "same"
+    busy_timeout_s: float = 60.0
+    host: str = "0.0.0.0"
+    identity: Path | None = None
+    progress: BytesProgress = silent
+
+
+async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
+    """A client of the swarm that serves ``model`` (``demo``, a folder, or a hub id), ready to generate.
+
+    Fetches the tokenizer and configuration, and with ``head="local"`` embeddings and LM head. Raises ``ConfigError``
+    without initial peers, ``ModelError`` for a model that cannot be opened, ``PeerUnreachableError`` if no initial
+    peer answers.
+    """
+    from swarm.dht.hivemind_directory import HivemindDirectory
+    from swarm.transport.libp2p import Libp2pTransport
+    from swarm.transport.options import NatOptions
+
+    if not options.initial_peers:
+        raise ConfigError(
+            "no initial peers given", hint="pass an address that a server printed, like /ip4/…/tcp/…/p2p/…"
+        )
+    if options.head not in ("auto", "local", "remote"):
+        raise ConfigError(f"head is {options.head!r}", hint="choose auto, local or remote")
+    files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
+    clock = SystemClock()
+    transport = await Libp2pTransport.create(
+        options.identity,
+        host=options.host,
+        initial_peers=tuple(options.initial_peers),
+        nat=NatOptions(dht_mode="client", serve_relay=False, port_map=False),
+    )
+    try:
+        directory = await HivemindDirectory.create(transport.p2p, options.initial_peers, clock, client_mode=True)
+    except BaseException:
+        await transport.close()
+        raise
+    codec: Codec = "int8" if options.compression == "int8" else "raw"
+    parts = ClientParts(transport, directory, clock, files, Tokenizer.of(files))
+    client_options = ClientOptions(
+        remote_head=options.head != "local",
+        codec=codec,
+        mixed_numerics=options.numerics == "any",
+        busy_timeout_s=options.busy_timeout_s,
+        progress=options.progress,
+    )
+    return AsyncSwarmModel(parts, client_options)

@@ -1,0 +1,330 @@
+"""The async client: answers prompts over chains it routes and opens. Lives in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+from swarm.client.conversation import Conversation
+from swarm.client.generation import Emit, Generation
+from swarm.client.head import Head, LocalHead, RemoteHead
+from swarm.client.opener import ChainOpener, OpenChain, OpenerOptions, check_room
+from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, read_options
+from swarm.client.results import GenerationResult, Progress, ProgressCallback
+from swarm.client.tokenizer import Tokenizer
+from swarm.core.clock import Clock
+from swarm.core.errors import ConfigError, MisuseError, SwarmError
+from swarm.core.numerics import Numerics
+from swarm.dht.protocol import Directory
+from swarm.models.files import ModelFiles
+from swarm.models.progress import Progress as BytesProgress
+from swarm.models.progress import silent
+from swarm.transport.protocol import Transport
+from swarm.wire.messages import Codec
+
+SESSION_TOKENS = 4096
+"""What a session may hold in all unless it says otherwise, bounded by the model's context."""
+
+
+def _no_progress(progress: Progress) -> None:
+    """Report to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """What a client is made of."""
+
+    transport: Transport
+    directory: Directory
+    clock: Clock
+    files: ModelFiles
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """How a client works. ``progress`` is for the weights a local head loads."""
+
+    remote_head: bool = True
+    codec: Codec = "raw"
+    mixed_numerics: bool = False
+    busy_timeout_s: float = 60.0
+    progress: BytesProgress = silent
+
+
+class AsyncSwarmModel:
+    """A model that a swarm serves, for code that lives in the same event loop as its network."""
+
+    def __init__(self, parts: ClientParts, options: ClientOptions) -> None:
+        self.parts = parts
+        self.options = options
+        self._local_heads: dict[str, asyncio.Task[Head]] = {}
+        self._opener = ChainOpener(
+            parts.directory,
+            parts.transport,
+            parts.clock,
+            parts.files.model_id,
+            parts.files.layer_count,
+            OpenerOptions(
+                remote_head=options.remote_head,
+                codec=options.codec,
+                mixed_numerics=options.mixed_numerics,
+                busy_timeout_s=options.busy_timeout_s,
+            ),
+        )
+
+    async def generate(
+        self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> GenerationResult:
+        """Answer one prompt over a chain of its own. See ``SwarmModel.generate``."""
+        session = self._one_off(prompt, options)
+        try:
+            return await session.generate(prompt, progress=progress, **options)
+        finally:
+            await asyncio.shield(session.close())
+
+    async def generate_many(
+        self, prompts: Sequence[str], *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> list[GenerationResult]:
+        """Answer several prompts side by side, each over its own chain, results in the prompts' order.
+
+        If one fails the others are cancelled and its error is raised.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.generate(prompt, progress=progress, **options)) for prompt in prompts]
+        except* SwarmError as failures:
+            raise _first(failures) from None
+        return [task.result() for task in tasks]
+
+    async def stream(
+        self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> AsyncTextStream:
+        """Start an answer and return its text as it comes."""
+        session = self._one_off(prompt, options)
+        return AsyncTextStream(session, prompt, progress, options, owns_session=True)
+
+    def session(self, *, max_tokens: int | None = None) -> AsyncSession:
+        """A conversation that keeps its KV between calls; it opens a chain when it is first used."""
+        context = self.parts.files.context_tokens
+        if max_tokens is not None and not 0 < max_tokens <= context:
+            raise ConfigError(f"a session of {max_tokens} tokens", hint=f"the model's context holds {context}")
+        return AsyncSession(self, max_tokens or min(SESSION_TOKENS, context))
+
+    async def close(self) -> None:
+        """Leave the swarm. Idempotent."""
+        for task in self._local_heads.values():
+            task.cancel()
+        await self.parts.directory.close()
+        await self.parts.transport.close()
+
+    def encode(self, prompt: str | None, options: Options, *, first: bool = True) -> list[int]:
+        """Token ids of exactly one of ``prompt``, ``messages`` and ``input_ids``; ``MisuseError`` otherwise."""
+        messages, input_ids = options.get("messages"), options.get("input_ids")
+        if sum(item is not None for item in (prompt, messages, input_ids)) != 1:
+            raise MisuseError("give exactly one of prompt, messages and input_ids")
+        if messages is not None:
+            ids = self.parts.tokenizer.chat(messages)
+        elif input_ids is not None:
+            ids = [int(token) for token in input_ids]
+        else:
+            ids = self.parts.tokenizer.encode(prompt or "", add_special_tokens=first)
+        vocabulary = self.parts.files.vocab_size
+        if not ids:
+            raise MisuseError("the prompt has no tokens", hint="give at least one character")
+        if any(not 0 <= token < vocabulary for token in ids):
+            raise MisuseError(f"a token id is outside the vocabulary of {vocabulary}")
+        return ids
+
+    def plan_tokens(self, prompt_tokens: int, request: Request, room: int) -> int:
+        """New tokens to allow; ``PromptTooLongError`` if prompt and answer do not fit in ``room``."""
+        wanted = request.max_new_tokens
+        if wanted is None:
+            check_room(prompt_tokens, 1, room)
+            return min(DEFAULT_NEW_TOKENS, room - prompt_tokens)
+        check_room(prompt_tokens, wanted, room)
+        return wanted
+
+    def _one_off(self, prompt: str | None, options: Options) -> AsyncSession:
+        request = read_options(options)
+        ids = self.encode(prompt, options)
+        new = self.plan_tokens(len(ids), request, self.parts.files.context_tokens)
+        return AsyncSession(self, len(ids) + new)
+
+    async def open(self, kv_tokens: int, report: ProgressCallback) -> tuple[OpenChain, Conversation]:
+        """A chain with room for ``kv_tokens``, and the conversation on it."""
+        opened = await self._opener.open(kv_tokens, report)
+        try:
+            head = await self._head(opened.route.stages[-1].announcement.numerics)
+        except BaseException:
+            await opened.chain.close()
+            raise
+        return opened, Conversation(opened.chain, head)
+
+    async def _head(self, numerics: Numerics) -> Head:
+        """The remote head, or the local one in the chain's dtype; a local one is loaded once."""
+        if self.options.remote_head:
+            return RemoteHead()
+        task = self._local_heads.get(numerics.dtype)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._load_local_head(numerics.dtype))
+            self._local_heads[numerics.dtype] = task
+        return await asyncio.shield(task)
+
+    async def _load_local_head(self, dtype: str) -> Head:
+        from swarm.engine.weights import load_head
+
+        engine = await asyncio.to_thread(load_head, self.parts.files, dtype=dtype, progress=self.options.progress)
+        return LocalHead(engine, dtype=dtype, codec=self.options.codec)
+
+
+class AsyncSession:
+    """One conversation: its tokens, and the chain that holds KV for them. One generation at a time."""
+
+    def __init__(self, model: AsyncSwarmModel, max_tokens: int) -> None:
+        self._model = model
+        self._max_tokens = max_tokens
+        self._tokens: list[int] = []
+        self._opened: OpenChain | None = None
+        self._conversation: Conversation | None = None
+        self._busy = False
+
+    @property
+    def position(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(self._tokens)
+
+    def truncate(self, position: int) -> None:
+        """Go back to ``position``; what the servers hold beyond it is rolled back with the next step."""
+        if self._busy:
+            raise MisuseError("the session is generating", hint="wait for the answer first")
+        if not 0 <= position <= len(self._tokens):
+            raise MisuseError(f"cannot go back to position {position} of {len(self._tokens)}")
+        del self._tokens[position:]
+        if self._conversation is not None:
+            self._conversation.truncate(min(position, self._conversation.position))
+
+    async def generate(
+        self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> GenerationResult:
+        """Answer; see ``swarm.client.blocking.Session.generate``."""
+        return await self.run(prompt, options, progress or _no_progress, lambda piece: None)
+
+    async def stream(
+        self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> AsyncTextStream:
+        """Start an answer and return its text as it comes."""
+        return AsyncTextStream(self, prompt, progress, options, owns_session=False)
+
+    async def run(
+        self, prompt: str | None, options: Options, progress: ProgressCallback, emit: Emit
+    ) -> GenerationResult:
+        """One generation. A chain that broke is dropped; the next call opens another and feeds it everything."""
+        if self._busy:
+            raise MisuseError("the session is generating already", hint="one answer at a time")
+        model, clock = self._model, self._model.parts.clock
+        began_s = clock.monotonic_s()
+        request = read_options(options)
+        new = model.encode(prompt, options, first=not self._tokens)
+        ids = new if options.get("messages") is not None else [*self._tokens, *new]
+        max_new = model.plan_tokens(len(ids), request, self._max_tokens)
+        self._busy = True
+        try:
+            if self._opened is None or self._conversation is None:
+                self._opened, self._conversation = await model.open(self._max_tokens, progress)
+            generation = Generation(
+                request=request,
+                max_new_tokens=max_new,
+                tokenizer=model.parts.tokenizer,
+                eos_token_ids=model.parts.files.eos_token_ids,
+                clock=clock,
+                began_s=began_s,
+                emit=emit,
+                progress=progress,
+            )
+            result = await generation.run(self._opened, self._conversation, ids)
+            self._tokens = [*ids, *result.token_ids]
+            return result
+        except SwarmError:
+            await self.close()
+            raise
+        finally:
+            self._busy = False
+
+    async def close(self) -> None:
+        """Free the KV at every server; the tokens are kept, so the session can go on over a new chain."""
+        opened, self._opened, self._conversation = self._opened, None, None
+        if opened is not None:
+            await opened.chain.close()
+
+
+class AsyncTextStream:
+    """An answer's text, piece by piece, from a task of its own."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        prompt: str | None,
+        progress: ProgressCallback | None,
+        options: Options,
+        *,
+        owns_session: bool,
+    ) -> None:
+        self._session = session
+        self._owns_session = owns_session
+        self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(prompt, options, progress or _no_progress))
+
+    async def _run(self, prompt: str | None, options: Options, progress: ProgressCallback) -> GenerationResult:
+        try:
+            return await self._session.run(prompt, options, progress, self._pieces.put_nowait)
+        finally:
+            self._pieces.put_nowait(None)
+            if self._owns_session:
+                await asyncio.shield(self._session.close())
+
+    @property
+    def result(self) -> GenerationResult:
+        """The finished answer; ``MisuseError`` while it is not."""
+        if not self._task.done() or self._task.cancelled():
+            raise MisuseError("the answer is not finished", hint="read the stream to its end first")
+        return self._task.result()
+
+    async def next_piece(self) -> str | None:
+        """The next piece, or None at the end. Raises what the generation raised."""
+        piece = await self._pieces.get() if not (self._task.done() and self._pieces.empty()) else None
+        if piece is None:
+            if self._task.cancelled():
+                return None
+            await self._task
+        return piece
+
+    def __aiter__(self) -> AsyncTextStream:
+        return self
+
+    async def __anext__(self) -> str:
+        piece = await self.next_piece()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def cancel(self) -> None:
+        """Ask the generation to stop."""
+        self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Stop the generation and free its KV. Idempotent."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _first(failures: BaseExceptionGroup[SwarmError]) -> SwarmError:
+    error: BaseException = failures
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, SwarmError) else SwarmError(str(error))

@@ -1,0 +1,163 @@
+"""From the directory's view to an open chain: route, open, and when a server says no, route again without it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from swarm.client.chain import Chain, ChainPlan, StagePlan
+from swarm.client.results import Progress, ProgressCallback
+from swarm.core.clock import Clock
+from swarm.core.errors import (
+    BusyError,
+    ChainOpenError,
+    NoRouteError,
+    PeerUnreachableError,
+    PromptTooLongError,
+    RefusedError,
+    SwarmError,
+)
+from swarm.core.ids import ModelId, PeerId
+from swarm.core.numerics import Numerics
+from swarm.core.records import Announcement
+from swarm.dht.protocol import Directory
+from swarm.scheduling.routing import Route, RouteNeeds, find_route
+from swarm.transport.protocol import Transport
+from swarm.wire.messages import Codec
+
+BUSY_JITTER = (0.5, 1.5)
+"""Clients wait a random factor of the asked time, so that they do not come back all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenerOptions:
+    """How a client chooses and waits. Times in seconds."""
+
+    remote_head: bool
+    codec: Codec = "raw"
+    mixed_numerics: bool = False
+    busy_timeout_s: float = 60.0
+    """How long to wait for room when every chain is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChain:
+    """A chain and how it was chosen."""
+
+    chain: Chain
+    route: Route
+
+    @property
+    def exact(self) -> bool:
+        return self.route.exact and self.chain.plan.codec == "raw"
+
+
+class ChainOpener:
+    """Finds and opens chains for one model."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        transport: Transport,
+        clock: Clock,
+        model: ModelId,
+        layer_count: int,
+        options: OpenerOptions,
+    ) -> None:
+        self._directory = directory
+        self._transport = transport
+        self._clock = clock
+        self._model = model
+        self._layer_count = layer_count
+        self._options = options
+        self._random = random.Random()
+
+    async def open(self, kv_tokens: int, report: ProgressCallback) -> OpenChain:
+        """An open chain with room for ``kv_tokens``.
+
+        A server that refuses or cannot be reached is left out and the rest routed again. A busy one is left out too,
+        but when nothing else is left the client waits as long as it was asked to, up to ``busy_timeout_s``. Raises
+        ``NoRouteError`` that names the missing layers, or the last server's own error if that says more.
+        """
+        gone: dict[PeerId, SwarmError] = {}
+        busy: dict[PeerId, BusyError] = {}
+        deadline_s = self._clock.monotonic_s() + self._options.busy_timeout_s
+        while True:
+            report(Progress("routing"))
+            records = {announcement.peer_id: (announcement, record) for announcement, record in await self._servers()}
+            try:
+                route = self._route(records, kv_tokens, frozenset(gone) | frozenset(busy))
+            except NoRouteError as error:
+                if not busy:
+                    raise self._explain(error, gone) from error
+                await self._wait(busy, deadline_s, report)
+                busy.clear()
+                continue
+            report(Progress("opening", detail=", ".join(f"{s.peer[-8:]}[{s.span}]" for s in route.stages)))
+            try:
+                return OpenChain(await Chain.open(self._plan(route, records, kv_tokens), self._transport), route)
+            except ChainOpenError as error:
+                for peer, failure in error.failures.items():
+                    if isinstance(failure, BusyError):
+                        busy[PeerId(peer)] = failure
+                    else:
+                        gone[PeerId(peer)] = failure
+
+    async def _servers(self) -> list[tuple[Announcement, bytes]]:
+        return await self._directory.servers(self._model)
+
+    def _route(
+        self, records: dict[PeerId, tuple[Announcement, bytes]], kv_tokens: int, excluded: frozenset[PeerId]
+    ) -> Route:
+        needs = RouteNeeds(
+            kv_tokens=kv_tokens,
+            head="remote" if self._options.remote_head else "local",
+            numerics="any" if self._options.mixed_numerics else "same",
+            excluded=excluded,
+        )
+        servers = [announcement for announcement, _ in records.values()]
+        return find_route(servers, self._layer_count, needs=needs, salt=self._random.getrandbits(64))
+
+    def _plan(self, route: Route, records: dict[PeerId, tuple[Announcement, bytes]], kv_tokens: int) -> ChainPlan:
+        classes: set[Numerics] = {stage.announcement.numerics for stage in route.stages}
+        return ChainPlan(
+            model=self._model,
+            stages=[StagePlan(stage.announcement, records[stage.peer][1], stage.span) for stage in route.stages],
+            kv_tokens=kv_tokens,
+            embed=self._options.remote_head,
+            head=self._options.remote_head,
+            codec=self._options.codec,
+            numerics=str(classes.pop()) if len(classes) == 1 else "",
+        )
+
+    async def _wait(self, busy: dict[PeerId, BusyError], deadline_s: float, report: ProgressCallback) -> None:
+        asked_s = min(error.retry_after_s for error in busy.values())
+        wait_s = max(asked_s, 0.05) * self._random.uniform(*BUSY_JITTER)
+        if self._clock.monotonic_s() + wait_s > deadline_s:
+            worst = next(iter(busy.values()))
+            raise BusyError(
+                f"the swarm stayed busy for {self._options.busy_timeout_s:g} s; last: {worst.message}",
+                retry_after_s=asked_s,
+                hint="try again later, or add a server",
+            )
+        report(Progress("waiting", detail=next(iter(busy.values())).message))
+        await self._clock.sleep(wait_s)
+
+    def _explain(self, error: NoRouteError, gone: dict[PeerId, SwarmError]) -> SwarmError:
+        """The route's reason, unless servers that were tried and failed say more."""
+        if not gone:
+            return error
+        tried = "; ".join(failure.message for failure in gone.values())
+        if all(isinstance(failure, RefusedError) for failure in gone.values()):
+            return RefusedError(tried, hint=next(iter(gone.values())).hint)
+        return PeerUnreachableError(f"{error.message}: {tried}", hint=error.hint)
+
+
+def check_room(prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
+    """Raise ``PromptTooLongError`` with the figures if prompt and answer do not fit the model's context."""
+    if prompt_tokens + max_new_tokens > context_tokens:
+        raise PromptTooLongError(
+            f"{prompt_tokens} prompt tokens and {max_new_tokens} new ones do not fit the model's context of "
+            f"{context_tokens}",
+            hint="shorten the prompt or lower max_new_tokens",
+        )

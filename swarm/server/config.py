@@ -1,0 +1,28 @@
+"""What a server may be told; every timeout and bound has its default and unit here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Bounds and timeouts of one server. The defaults suit a home machine."""
+
+    max_sessions: int = 64
+    """Sessions at once, over all clients."""
+    max_sessions_per_client: int = 32
+    """Sessions at once from one peer id."""
+    batch_tokens: int = 512
+    """Rows of one packed forward; decode steps are taken first."""
+    hello_wait_s: float = 5.0
+    """How long a hello may wait for the OPEN it belongs to."""
+    max_waiting_hellos: int = 256
+    open_timeout_s: float = 10.0
+    """From a control stream's opening to its OPEN, and from ACCEPT to the first step at the head server."""
+    idle_timeout_s: float = 300.0
+    dial_timeout_s: float = 10.0
+    announce_every_s: float = 20.0
+    announce_lifetime_s: float = 60.0
+    drain_timeout_s: float = 30.0
+    public_name: str = ""

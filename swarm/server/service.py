@@ -1,0 +1,239 @@
+"""The server: admits sessions, meets links, computes, announces, and leaves in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from swarm.core.clock import Clock
+from swarm.core.errors import (
+    BusyError,
+    CapacityError,
+    IdentityInUseError,
+    NetworkError,
+    PeerError,
+    ProtocolViolation,
+    RefusedError,
+    SwarmError,
+)
+from swarm.core.ids import SessionKey
+from swarm.core.records import Announcement, State, read_announcement
+from swarm.engine.executor import SpanEngine
+from swarm.server.admission import check_open
+from swarm.server.announcer import Announcer
+from swarm.server.batcher import Batcher
+from swarm.server.config import ServerConfig
+from swarm.server.links import Rendezvous, dial_downstream
+from swarm.server.session import ServerSession
+from swarm.transport.framing import FrameStream
+from swarm.transport.protocol import Stream, Transport
+from swarm.wire.messages import LANES, Accept, Busy, Close, Hello, LinkLost, Open, Refused
+from swarm.wire.session import Channel, Role
+
+log = logging.getLogger(__name__)
+
+MAX_CONTROL_FRAME_BYTES = 64 * 1024
+SWEEP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """What a server is made of."""
+
+    transport: Transport
+    engine: SpanEngine
+    announcer: Announcer
+    clock: Clock
+
+
+class Server:
+    """Serves one span. ``start`` listens, ``announce`` shows it to the swarm, ``stop`` drains and leaves."""
+
+    def __init__(self, parts: ServerParts, config: ServerConfig) -> None:
+        self.parts = parts
+        self.config = config
+        self.batcher = Batcher(parts.engine, batch_tokens=config.batch_tokens)
+        self.table = Rendezvous(config)
+        self.draining = False
+        self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._last_seen_s: dict[ServerSession, float] = {}
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen for clients and neighbours and start computing."""
+        await self.parts.transport.listen(Channel.CONTROL.protocol, self._serve_control)
+        await self.parts.transport.listen(Channel.LINK.protocol, self._serve_link)
+        self._tasks = [asyncio.create_task(self.batcher.run()), asyncio.create_task(self._sweep())]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+
+    async def announce(self) -> Announcement:
+        """Publish the announcement as online and keep it alive until ``stop``."""
+        await self.parts.announcer.check_twin()
+        announced = await self.parts.announcer.publish(state=State.ONLINE)
+        self._tasks.append(asyncio.create_task(self.parts.announcer.run(self._lost_identity)))
+        self._tasks[-1].add_done_callback(self._task_ended)
+        return announced
+
+    async def stop(self) -> None:
+        """Announce draining, let running sessions finish within ``drain_timeout_s``, announce offline, stop.
+
+        Cancelling it (a second Ctrl-C) skips the waiting; call ``leave`` then.
+        """
+        self.draining = True
+        await self._publish_quietly(State.DRAINING)
+        deadline_s = self.parts.clock.monotonic_s() + self.config.drain_timeout_s
+        while len(self.table) and self.parts.clock.monotonic_s() < deadline_s:
+            await self.parts.clock.sleep(0.05)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """End what still runs, with a reason its clients can show, and take the announcement out of routing."""
+        self.draining = True
+        for session in self.table.sessions:
+            await session.fail(None, fault="draining", reason="the server was stopped by its owner")
+        await self._publish_quietly(State.OFFLINE)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _publish_quietly(self, state: State) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                await self.parts.announcer.publish(state=state)
+        except (NetworkError, TimeoutError) as error:
+            log.warning("could not announce %s: %s", state.value, error)
+
+    async def _lost_identity(self, error: IdentityInUseError) -> None:
+        if not self.fatal.done():
+            self.fatal.set_result(error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.fatal.done():
+            wrapped = error if isinstance(error, SwarmError) else SwarmError(f"the server broke: {error!r}")
+            wrapped.__cause__ = error if wrapped is not error else error.__cause__
+            self.fatal.set_result(wrapped)
+
+    # -- sessions -------------------------------------------------------------------------------------------
+
+    async def _serve_control(self, stream: Stream) -> None:
+        control = FrameStream(stream, Channel.CONTROL, Role.LISTENER, max_frame_bytes=MAX_CONTROL_FRAME_BYTES)
+        try:
+            frame = await control.receive_within(self.config.open_timeout_s, "OPEN")
+            if not isinstance(frame.message, Open):
+                raise ProtocolViolation("a control stream must begin with OPEN", peer=control.peer)
+            await self._serve_open(control, frame.message)
+        except (NetworkError, PeerError) as error:
+            log.debug("control stream from %s ended: %s", control.peer[-8:], error)
+
+    async def _serve_open(self, control: FrameStream, opened: Open) -> None:
+        try:
+            session, following = self._admit(control, opened)
+        except BusyError as error:
+            await control.send(Busy(error.retry_after_s, str(error)[:400]))
+            return
+        except (CapacityError, PeerError) as error:
+            await control.send(Refused(str(error)[:400]))
+            return
+        async with self._registered(session, following):
+            load = Accept(len(self.table), self.batcher.queued_steps, self.parts.engine.free_tokens)
+            await control.send(load)
+            while not isinstance((await control.receive()).message, Close):
+                self._touch(session)
+
+    def _admit(self, control: FrameStream, opened: Open) -> tuple[ServerSession, Announcement | None]:
+        """Reserve everything the session needs, or raise and reserve nothing."""
+        info, client = self.parts.engine.info, control.peer
+        if self.draining:
+            raise BusyError("this server is leaving", retry_after_s=60.0)
+        check_open(opened, info, self.parts.announcer.current)
+        if len(self.table) >= self.config.max_sessions:
+            raise BusyError(f"all {self.config.max_sessions} sessions are taken", retry_after_s=1.0)
+        if self.table.of_client(client) >= self.config.max_sessions_per_client:
+            raise BusyError(f"one client may hold {self.config.max_sessions_per_client} sessions", retry_after_s=1.0)
+        key = SessionKey(client, opened.session, opened.stage)
+        if key in self.table:
+            raise RefusedError("this stage of this session is open already")
+        following = None
+        if opened.downstream:
+            following = read_announcement(opened.downstream, now_s=self.parts.clock.wall_s())
+        slot = self.parts.engine.open(opened.kv_tokens)
+        return ServerSession(key, opened, slot, info, control), following
+
+    @asynccontextmanager
+    async def _registered(self, session: ServerSession, following: Announcement | None) -> AsyncIterator[None]:
+        """The session's whole life: in the table, its tasks running; on the way out everything is given back."""
+        loop = asyncio.get_running_loop()
+        session.links = {lane: loop.create_future() for lane in LANES}
+        self.table.add(session)
+        self._touch(session)
+        tasks = [asyncio.create_task(session.forward(self.batcher.notify))]
+        if following is not None:
+            session.name_downstream(following.peer)
+            dial = dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s)
+            tasks.append(asyncio.create_task(dial))
+        for task in tasks:
+            task.add_done_callback(self._session_task_ended(session))
+        try:
+            yield
+        finally:
+            session.closed = True
+            self.table.remove(session)
+            self._last_seen_s.pop(session, None)
+            self.batcher.forget(session)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await session.close_links()
+
+    def _session_task_ended(self, session: ServerSession) -> Callable[[asyncio.Task[None]], None]:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("session %s broke", session.key, exc_info=error)
+
+        return ended
+
+    async def _serve_link(self, stream: Stream) -> None:
+        link = FrameStream(stream, Channel.LINK, Role.LISTENER)
+        try:
+            hello = (await link.receive_within(self.config.hello_wait_s, "hello")).message
+            if not isinstance(hello, Hello):
+                raise ProtocolViolation("a link must begin with a hello", peer=link.peer)
+            session = await self.table.meet(hello, link.peer)
+        except SwarmError as error:
+            log.info("refused a link from %s: %s", link.peer[-8:], error)
+            return
+        try:
+            while not session.closed:
+                session.offer(await link.receive(), hello.lane)
+                self._touch(session)
+                self.batcher.notify(session)
+        except ProtocolViolation as error:
+            log.warning("session %s: %s", session.key, error)
+            await session.fail(error, fault="client" if session.key.stage == 0 else "server")
+        except NetworkError as error:
+            if not session.closed:
+                await session.report(LinkLost(link.peer, str(error)[:400]))
+
+    # -- idleness -------------------------------------------------------------------------------------------
+
+    def _touch(self, session: ServerSession) -> None:
+        self._last_seen_s[session] = self.parts.clock.monotonic_s()
+
+    async def _sweep(self) -> None:
+        """Close sessions that nobody uses, so that their KV is free for others."""
+        while True:
+            await self.parts.clock.sleep(SWEEP_S)
+            now_s = self.parts.clock.monotonic_s()
+            for session, seen_s in list(self._last_seen_s.items()):
+                # Only the head server hears from the client itself; further down the first step may take its time.
+                unused = session.steps_taken == 0 and session.key.stage == 0
+                limit_s = self.config.open_timeout_s if unused else self.config.idle_timeout_s
+                if now_s - seen_s > limit_s:
+                    await session.fail(None, fault="idle", reason=f"no step for {limit_s:g} s")

@@ -1,0 +1,48 @@
+"""The last stage with the head: sampling, and the token history that penalties need."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from swarm.core.errors import ProtocolViolation
+from swarm.core.sampling import SamplingParams
+from swarm.decoding.history import History
+from swarm.decoding.sampling import Choice, choose
+from swarm.wire.messages import Answer, Step
+from swarm.wire.payload import Ids
+
+
+class TailSampler:
+    """Samples one session's tokens from logits and from the ids of the rows that lead to them.
+
+    Used from the compute thread only.
+    """
+
+    def __init__(self) -> None:
+        self._history = History(answer_start=0)
+        self._params = SamplingParams()
+
+    def advance(self, step: Step, ids: Ids | None, logits: npt.NDArray[np.float32] | None) -> list[Choice]:
+        """Note the step's rows and sample after each of its last ``want`` rows.
+
+        ``ids``: [rows]; ``logits``: [want, vocab]. The token after row ``i`` stands at position ``keep + i + 1``.
+        Raises ``ProtocolViolation`` if the step brought no ids, which the history cannot do without.
+        """
+        if ids is None:
+            raise ProtocolViolation("a step for a sampling tail must carry token ids")
+        self._history.truncate(step.keep)
+        if step.answer is not None:
+            self._begin(step.answer)
+        unwanted = step.rows - step.want
+        self._history.extend(int(token) for token in ids[:unwanted])
+        choices: list[Choice] = []
+        for row, logits_row in enumerate(logits if logits is not None else ()):
+            self._history.append(int(ids[unwanted + row]))
+            choices.append(choose(logits_row, self._history, step.keep + unwanted + row + 1, self._params))
+        return choices
+
+    def _begin(self, answer: Answer) -> None:
+        """A new answer: other parameters, and the counts of presence and frequency start again."""
+        self._history = History(self._history.token_ids, answer_start=answer.start)
+        self._params = answer.params.checked()
