@@ -56,3 +56,8 @@ def pick_dtype(wanted: str, config: Mapping[str, Any], device: torch.device) -> 
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     dtype = _DTYPES.get(stored, torch.float32)
     return torch.float32 if device.type == "cpu" and dtype == torch.float16 else dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype as ``core.numerics`` has it: ``float32``."""
+    return str(dtype).removeprefix("torch.")

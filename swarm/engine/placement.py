@@ -20,7 +20,9 @@ def span_device_map(model: SpanModel, max_memory: Mapping[int | str, int]) -> di
     """
     whole_layers = sorted({type(layer).__name__ for layer in getattr(model.body, model.parts.layers)})
     limits = {**max_memory, "cpu": max_memory.get("cpu", 0)}
-    placed: dict[str, int | str] = infer_auto_device_map(model, limits, no_split_module_classes=whole_layers)
+    placed: dict[str, int | str] = infer_auto_device_map(
+        model, limits, no_split_module_classes=whole_layers, offload_buffers=True
+    )
     if "disk" in placed.values():
         first = next(name for name, device in placed.items() if device == "disk")
         total = sum(max_memory.values())
@@ -38,7 +40,7 @@ def dispatch(model: SpanModel, devices: Mapping[str, torch.device]) -> None:
     """
     accelerators = [device for device in devices.values() if device.type != "cpu"]
     main = accelerators[0] if accelerators else torch.device("cpu")
-    dispatch_model(model, dict(devices), main_device=main, force_hooks=True)
+    dispatch_model(model, dict(devices), main_device=main, offload_buffers=True, force_hooks=True)
 
 
 def _device(name: int | str) -> torch.device:

@@ -16,6 +16,9 @@ from torch import nn
 from swarm.core.errors import ConfigError
 from swarm.core.numerics import QUANTIZATIONS
 
+OUTLIER = 6.0
+"""int8: input channels with a value beyond this are computed in 16 bit (LLM.int8(), Dettmers et al. 2022)."""
+
 
 def check_quantization(quantization: str, device: torch.device) -> None:
     """Raise ``ConfigError`` unless ``quantization`` is known and works on ``device`` with what is installed.
@@ -72,7 +75,7 @@ def quantized_linear(linear: nn.Linear, quantization: str) -> nn.Module:
     weight, bias = linear.weight.data, linear.bias
     shape: dict[str, Any] = {"bias": bias is not None, "device": "meta"}
     if quantization == "int8":
-        layer = bnb.nn.Linear8bitLt(linear.in_features, linear.out_features, has_fp16_weights=False, **shape)
+        layer = bnb.nn.Linear8bitLt(linear.in_features, linear.out_features, has_fp16_weights=False, threshold=OUTLIER, **shape)
         layer.weight = bnb.nn.Int8Params(weight.cpu(), requires_grad=False, has_fp16_weights=False)
     else:
         layer = bnb.nn.Linear4bit(

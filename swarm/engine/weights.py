@@ -16,7 +16,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from swarm.core.errors import ModelError, UnsupportedFamilyError
 from swarm.core.spans import Span
 from swarm.engine.conversion import Recipe, recipes_for
+from swarm.engine.devices import dtype_name, pick_device, pick_dtype
 from swarm.engine.family import build_head, build_span
+from swarm.engine.head import HeadEngine
 from swarm.engine.placement import dispatch, span_device_map
 from swarm.engine.quantize import check_quantization, held_bytes, quantize_linears
 from swarm.engine.span_model import SpanModel
@@ -60,49 +62,80 @@ class WeightFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """Where weights go and in what form: see ``devices.pick_device``, ``pick_dtype`` and ``quantize``.
+    """Where weights go and in what form: words as ``pick_device``, ``pick_dtype`` and ``quantize`` take them.
 
     ``max_memory`` (bytes by device: GPU number or ``cpu``) spreads the span's layers over several devices; layers put
     on the CPU beside a GPU are moved in for each step.
     """
 
-    device: torch.device
-    dtype: torch.dtype
+    device: str = "auto"
+    dtype: str = "auto"
     quantization: str = "none"
     max_memory: Mapping[int | str, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedSpan:
+    """A span ready to run, what it takes, and what was decided.
+
+    ``memory_bytes`` counts weights, buffers and quantization scales. ``note`` is for the banner, to be said loudly: a
+    fallback to the CPU; empty if all is as one would expect. ``devices`` names the device of each part if there are
+    several, else it is empty.
+    """
+
+    model: SpanModel
+    memory_bytes: int
+    device: str
+    dtype: str
+    quantization: str
+    note: str
+    devices: Mapping[str, str]
+
+
 def load_span(
     files: WeightFiles, span: Span, *, options: LoadOptions, embeddings: bool, head: bool, progress: Progress
-) -> tuple[SpanModel, int]:
-    """The span's modules, ready to run, and the bytes of memory they hold.
+) -> LoadedSpan:
+    """The span's modules, filled and ready to run.
 
     Reads only the tensors of ``span`` and, if asked for, of embeddings and of norm and head (a tied matrix once).
     Memory peaks at the finished span plus one layer. Linear layers are quantized as soon as their layer is complete.
     Raises ``ModelError`` if the checkpoint lacks a tensor or one does not fit, ``UnsupportedFamilyError`` for a family
-    that cannot be served or a checkpoint that is itself quantized, ``ConfigError`` for a span outside the model or a
-    quantization or memory limit that does not work here, ``DownloadError`` if tensors cannot be fetched.
+    that cannot be served or a checkpoint that is itself quantized, ``ConfigError`` for a span outside the model, an
+    unknown option, or a device, quantization or memory limit that does not work here, ``DownloadError`` if tensors
+    cannot be fetched.
     """
     refuse_quantized_checkpoint(files)
-    check_quantization(options.quantization, options.device)
+    device, note = pick_device(options.device)
+    dtype = pick_dtype(options.dtype, files.config, device)
+    check_quantization(options.quantization, device)
     config = family_config(files)
     model = build_span(config, span, embeddings=embeddings, head=head)
-    _set_dtype(model, options.dtype)
+    _set_dtype(model, dtype)
     devices = span_device_map(model, options.max_memory) if options.max_memory else {}
-    _fill(model, _whole_model(config), files, options, _Placing(devices, options.device), progress)
+    _Filling(model, _whole_model(config), files, _Placing(devices, device), options.quantization).run(progress)
     if devices:
         dispatch(model, devices)
-    return model, held_bytes(model)
+    return LoadedSpan(
+        model=model,
+        memory_bytes=held_bytes(model),
+        device=str(device),
+        dtype=dtype_name(dtype),
+        quantization=options.quantization,
+        note=note,
+        devices={name: str(place) for name, place in devices.items()},
+    )
 
 
-def load_head(files: WeightFiles, *, options: LoadOptions, progress: Progress) -> SpanModel:
+def load_head(files: WeightFiles, *, dtype: str = "auto", device: str = "cpu", progress: Progress) -> HeadEngine:
     """Embeddings, final norm and LM head without layers, for a client that keeps them. Raises like ``load_span``."""
     refuse_quantized_checkpoint(files)
+    place, _ = pick_device(device)
+    chosen = pick_dtype(dtype, files.config, place)
     config = family_config(files)
     model = build_head(config)
-    _set_dtype(model, options.dtype)
-    _fill(model, _whole_model(config), files, options, _Placing({}, options.device), progress)
-    return model
+    _set_dtype(model, chosen)
+    _Filling(model, _whole_model(config), files, _Placing({}, place), "none").run(progress)
+    return HeadEngine(model, dtype=dtype_name(chosen))
 
 
 def family_config(files: WeightFiles) -> PretrainedConfig:
@@ -151,32 +184,37 @@ def _whole_model(config: PretrainedConfig) -> PreTrainedModel:
     return model
 
 
-def _fill(
-    model: SpanModel,
-    whole: PreTrainedModel,
-    files: WeightFiles,
-    options: LoadOptions,
-    place: _Placing,
-    progress: Progress,
-) -> None:
-    """Give every parameter and persistent buffer its value, layer by layer, and move computed buffers."""
-    local = {name: here for here, name in model.checkpoint_tensors().items()}
-    recipes = recipes_for(whole, local, files.tensor_names())
-    sources = [source for recipe in recipes for source in recipe.sources]
-    files.fetch(sources, progress)
-    total, done = sum(info.length for info in files.tensors(sources).values()), 0
-    for layer, group in _by_layer(model, recipes, local).items():
-        for recipe, tensors in _complete(group, files):
-            done += sum(tensor.nbytes for tensor in tensors.values())
-            for name, value in recipe.make(whole, tensors).items():
-                if name in local:
-                    _set(model, local[name], value, place(local[name]))
-            progress("loading weights", done, total)
-        if layer:
-            quantize_linears(model.get_submodule(layer), options.quantization)
-    model.retie()
-    _move_buffers(model, place)
-    model.requires_grad_(False).eval()
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """Gives every parameter and persistent buffer of ``model`` its value, and moves computed buffers.
+
+    ``whole`` is the family's whole model on meta, whose names the conversion rules speak.
+    """
+
+    model: SpanModel
+    whole: PreTrainedModel
+    files: WeightFiles
+    place: _Placing
+    quantization: str
+
+    def run(self, progress: Progress) -> None:
+        local = {name: here for here, name in self.model.checkpoint_tensors().items()}
+        recipes = recipes_for(self.whole, local, self.files.tensor_names())
+        sources = [source for recipe in recipes for source in recipe.sources]
+        self.files.fetch(sources, progress)
+        total, done = sum(info.length for info in self.files.tensors(sources).values()), 0
+        for layer, group in _by_layer(self.model, recipes, local).items():
+            for recipe, tensors in _complete(group, self.files):
+                done += sum(tensor.nbytes for tensor in tensors.values())
+                for name, value in recipe.make(self.whole, tensors).items():
+                    if name in local:
+                        _set(self.model, local[name], value, self.place(local[name]))
+                progress("loading weights", done, total)
+            if layer:
+                quantize_linears(self.model.get_submodule(layer), self.quantization)
+        self.model.retie()
+        _move_buffers(self.model, self.place)
+        self.model.requires_grad_(False).eval()
 
 
 def _by_layer(model: SpanModel, recipes: Sequence[Recipe], local: Mapping[str, str]) -> dict[str, list[Recipe]]:
