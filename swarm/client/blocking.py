@@ -224,7 +224,7 @@ class SwarmModel:
     @overload
     def generate(
         self,
-        prompt: Sequence[str],
+        prompt: list[str] | tuple[str, ...],
         *,
         stream: Literal[False] = False,
         progress: ProgressCallback | None = None,
@@ -243,7 +243,7 @@ class SwarmModel:
 
     def generate(
         self,
-        prompt: str | Sequence[str] | None = None,
+        prompt: str | list[str] | tuple[str, ...] | None = None,
         *,
         stream: bool = False,
         progress: ProgressCallback | None = None,
@@ -276,6 +276,11 @@ class SwarmModel:
         """The async form of ``generate(stream=True)``: iterate it with ``async for``."""
         inner = await self._loop.bridge(self._inner.stream(prompt, progress=progress, **options))
         return TextStream(inner, self._loop)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True if ``messages`` can be given."""
+        return self._inner.parts.tokenizer.has_chat_template
 
     def session(self, *, max_tokens: int | None = None) -> Session:
         """A conversation that keeps its KV between calls; ``max_tokens`` is what it may hold in all."""

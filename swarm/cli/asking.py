@@ -1,0 +1,125 @@
+"""What `generate` and `chat` share: the options of a question, and how progress and answers are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from swarm.client.blocking import SwarmModel
+from swarm.client.request import Options
+from swarm.client.results import GenerationResult, Progress
+from swarm.core.errors import ConfigError
+from swarm.models.progress import ProgressLine
+
+TRUST = """\
+what the answer is worth: servers are strangers. Their replies are *attributed* to the peer ids shown
+with the result; whether they computed right is at best *spot-checked*; nothing is *confidential*:
+whoever holds the first layers can read your prompt, and with the remote head the last one sees the answer.
+"""
+
+
+def add_question_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to ask, and how to sample."""
+    parser.epilog = TRUST
+    where = parser.add_argument_group("whom to ask")
+    where.add_argument("--model", required=True, help="demo, a folder, or a Hugging Face id, optionally ID@REVISION")
+    where.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
+    where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
+                       help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip
+    where.add_argument("--compression", choices=("none", "int8"), default="none", help="of what travels; int8 is lossy")
+    where.add_argument("--identity", type=Path, help="key file of this client (default: a new key each time)")
+    how = parser.add_argument_group("how to answer")
+    how.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="default: 256")
+    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")
+    how.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")
+    how.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")
+    how.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="1: off")
+    how.add_argument("--seed", type=int, metavar="N", help="makes sampling repeatable")
+    how.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may repeat")
+
+
+def question_options(options: argparse.Namespace) -> Options:
+    """The generate() options the command line asked for."""
+    chosen: Options = {
+        "max_new_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "repetition_penalty": options.repetition_penalty,
+        "stop": options.stop,
+    }
+    if options.seed is not None:
+        chosen["seed"] = options.seed
+    return chosen
+
+
+def connect(options: argparse.Namespace) -> SwarmModel:
+    """Join the swarm; weights of a local head show their progress."""
+    return SwarmModel.connect(
+        options.model,
+        initial_peers=options.initial_peers,
+        head=options.head,
+        compression=options.compression,
+        identity=options.identity,
+        progress=ProgressLine(sys.stderr),
+    )
+
+
+class PrefillLine:
+    """Shows on a terminal what happens before the first token; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def __call__(self, progress: Progress) -> None:
+        if not sys.stderr.isatty():
+            return
+        words = {"routing": "looking for servers", "opening": "opening", "waiting": "waiting", "prefill": "reading"}
+        figures = f" {progress.done}/{progress.total} tokens" if progress.total else ""
+        detail = f" {progress.detail}" if progress.detail else ""
+        print(f"\r\x1b[K{words[progress.phase]}{figures}{detail}"[:100], end="", file=sys.stderr, flush=True)
+        self._shown = True
+
+    def clear(self) -> None:
+        """Make room for the answer."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = False
+
+
+def summary(result: GenerationResult) -> str:
+    """One line about how an answer came to be."""
+    chain = " -> ".join(map(str, result.chain))
+    exact = "" if result.exact else ", not exact (mixed numerics or lossy wire)"
+    return (
+        f"[{len(result.token_ids)} tokens, {result.tokens_per_s:.1f} tok/s, first after {result.ttft_s:.2f} s, "
+        f"{result.finish_reason}; {chain}{exact}]"
+    )
+
+
+def result_json(result: GenerationResult) -> str:
+    """The whole result as one JSON object."""
+    return json.dumps(
+        {
+            "text": result.text,
+            "token_ids": result.token_ids,
+            "finish_reason": result.finish_reason,
+            "prompt_tokens": result.prompt_tokens,
+            "ttft_s": round(result.ttft_s, 4),
+            "tokens_per_s": round(result.tokens_per_s, 3),
+            "chain": [{"peer": s.peer, "span": [s.start, s.end], "public_name": s.public_name} for s in result.chain],
+            "exact": result.exact,
+            "seed": result.seed,
+        }
+    )
+
+
+def read_prompt(text: str) -> str:
+    """The prompt itself, or standard input for ``-``."""
+    if text == "-":
+        text = sys.stdin.read()
+    if not text.strip():
+        raise ConfigError("the prompt is empty", hint='write it as an argument, or pipe it in with "-"')
+    return text

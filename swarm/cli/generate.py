@@ -1,0 +1,58 @@
+"""``swarm generate``: answer one prompt."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from swarm.cli.asking import (
+    PrefillLine,
+    add_question_arguments,
+    connect,
+    question_options,
+    read_prompt,
+    result_json,
+    summary,
+)
+from swarm.core.errors import GenerationInterruptedError
+from swarm.runtime.logs import printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Answer one prompt; the text goes to standard output as it comes."
+    parser.add_argument("prompt", help='the prompt, or "-" to read it from standard input')
+    parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
+    parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object instead")
+    add_question_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    prompt = read_prompt(options.prompt)
+    asked = question_options(options)
+    line = PrefillLine()
+    with connect(options) as model:
+        chat = not options.raw and model.has_chat_template
+        if chat:
+            asked["messages"] = [{"role": "user", "content": prompt}]
+        question = None if chat else prompt
+        if options.json:
+            print(result_json(model.generate(question, progress=line, **asked)))
+            return 0
+        with model.generate(question, stream=True, progress=line, **asked) as stream:
+            try:
+                for piece in stream:
+                    line.clear()
+                    print(safe(piece), end="", flush=True)
+            except GenerationInterruptedError:
+                print(flush=True)
+                raise
+            finally:
+                line.clear()
+            print(flush=True)
+            print(summary(stream.result), file=sys.stderr)
+    return 0
+
+
+def safe(piece: str) -> str:
+    """Text of strangers for a terminal: line ends and tabs stay, other control characters are shown as escapes."""
+    return "".join(char if char in "\n\t" else printable(char) for char in piece)
