@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from swarm.models import ModelFiles, resolve
+
+# The same examples on every run and no wall-clock limit per example: a slow machine must not fail a law.
+settings.register_profile("swarm", derandomize=True, deadline=None, database=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=5000)
+settings.load_profile("swarm")
 
 
 @pytest.fixture(scope="session")

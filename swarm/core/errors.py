@@ -8,6 +8,10 @@
 
 from __future__ import annotations
 
+from swarm.core.text import clip
+
+MAX_PEER_MESSAGE_CHARS = 1000
+
 
 class SwarmError(Exception):
     """Root of every error this package raises on purpose.
@@ -49,9 +53,10 @@ class IdentityInUseError(MisuseError):
 
 
 class PeerError(SwarmError):
-    """A peer is at fault."""
+    """A peer is at fault. The message may quote the peer, so it is cut to one printable line."""
 
     def __init__(self, message: str, *, peer: str = "", hint: str = "") -> None:
+        message, peer = clip(message, MAX_PEER_MESSAGE_CHARS), clip(peer, MAX_PEER_MESSAGE_CHARS)
         super().__init__(f"peer {peer[-8:]}: {message}" if peer else message, hint=hint)
         self.peer = peer
 

@@ -66,9 +66,11 @@ def public_key_of(peer_id: str) -> bytes:
     except ValueError:
         raw = b""
     prefix = _MULTIHASH_PREFIX + _PUBLIC_PREFIX
-    if len(raw) != len(prefix) + 32 or not raw.startswith(prefix):
+    key = raw[len(prefix) :]
+    # One key has one name: base58 decoders forgive trailing blanks, so the way back is checked too.
+    if len(key) != 32 or peer_id_of(key) != peer_id:
         raise BadSignatureError("not an Ed25519 peer id", peer=peer_id[:64])
-    return raw[len(prefix) :]
+    return key
 
 
 def verify(peer_id: str, domain: bytes, message: bytes, signature: bytes) -> None:

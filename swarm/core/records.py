@@ -6,6 +6,7 @@ A record travels as the exact bytes that were signed, so a node that does not kn
 from __future__ import annotations
 
 import enum
+import math
 from typing import Annotated
 
 import msgspec
@@ -107,11 +108,16 @@ _announcement_decoder = msgspec.msgpack.Decoder(Announcement)
 def sign_announcement(identity: Identity, announcement: Announcement) -> bytes:
     """The record's wire bytes.
 
-    Raises ``ConfigError`` if it speaks for another peer or is over ``MAX_RECORD_BYTES``.
+    Raises ``ConfigError`` for what every reader would refuse whatever the time: it speaks for another peer, breaks a
+    field's bound, says something absurd, or is over ``MAX_RECORD_BYTES``.
     """
     if announcement.peer != identity.peer_id:
         raise ConfigError("an announcement must carry the signer's own peer id")
     payload = _encoder.encode(announcement)
+    try:
+        _check_sense(_announcement_decoder.decode(payload))
+    except (msgspec.DecodeError, BadRecordError) as error:
+        raise ConfigError(f"nobody would accept this announcement: {error}") from error
     record = SignedRecord(announcement.peer, identity.sign(RECORD_DOMAIN, payload), payload)
     data = _encoder.encode(record)
     if len(data) > MAX_RECORD_BYTES:
@@ -125,32 +131,39 @@ def read_announcement(data: bytes, *, now_s: float, expected_peer: str | None = 
     """Parse and check one record; return it only if every check holds.
 
     Checked: size, form, the signature under the peer id, protocol major, lifetime (not expired at ``now_s``, not
-    longer than ten minutes), a span inside its own layer count, known numerics, a well-formed model id, and that the
-    record is ``expected_peer``'s if one is given. Raises ``BadRecordError`` or ``BadSignatureError``.
+    longer than ten minutes), a span inside its own layer count, known numerics, a well-formed model id, printable
+    texts, and that the record is ``expected_peer``'s if one is given.
+    Raises ``BadRecordError`` or ``BadSignatureError``.
     """
     if len(data) > MAX_RECORD_BYTES:
         raise BadRecordError(f"record of {len(data)} bytes", peer=expected_peer or "")
     try:
         record = _record_decoder.decode(data)
         announcement = _announcement_decoder.decode(record.payload)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadRecordError(f"malformed record: {error}", peer=expected_peer or "") from error
     if expected_peer is not None and record.peer != expected_peer:
         raise BadSignatureError("a record signed by somebody else", peer=expected_peer)
     if announcement.peer != record.peer:
         raise BadSignatureError("a record that speaks for another peer", peer=record.peer)
     verify(record.peer, RECORD_DOMAIN, record.payload, record.signature)
-    _check_sense(announcement, now_s)
+    _check_sense(announcement)
+    _check_lifetime(announcement, now_s)
     return announcement
 
 
-def _check_sense(announcement: Announcement, now_s: float) -> None:
+def _check_lifetime(announcement: Announcement, now_s: float) -> None:
+    lifetime_s = announcement.expires_s - now_s
+    if not 0 < lifetime_s <= MAX_RECORD_LIFETIME_S + CLOCK_SKEW_S:
+        raise BadRecordError(f"expires in {lifetime_s:.0f} s", peer=announcement.peer)
+
+
+def _check_sense(announcement: Announcement) -> None:
     peer = announcement.peer
     if announcement.protocol != PROTOCOL_MAJOR:
         raise BadRecordError(f"speaks protocol {announcement.protocol}, not {PROTOCOL_MAJOR}", peer=peer)
-    lifetime_s = announcement.expires_s - now_s
-    if not 0 < lifetime_s <= MAX_RECORD_LIFETIME_S + CLOCK_SKEW_S:  # a NaN fails this too
-        raise BadRecordError(f"expires in {lifetime_s:.0f} s", peer=peer)
+    if not 0 <= announcement.started_s < announcement.expires_s < math.inf:  # a NaN fails this too
+        raise BadRecordError("lives from or to an impossible time", peer=peer)
     if not announcement.start < announcement.end <= announcement.layer_count:
         raise BadRecordError(
             f"span {announcement.start}:{announcement.end} of {announcement.layer_count} layers", peer=peer
@@ -161,3 +174,5 @@ def _check_sense(announcement: Announcement, now_s: float) -> None:
         ModelId.parse(announcement.model)
     except ConfigError as error:
         raise BadRecordError("malformed model id", peer=peer) from error
+    if not all(map(str.isprintable, (announcement.software, announcement.public_name, *announcement.addresses))):
+        raise BadRecordError("unprintable characters in a name or an address", peer=peer)

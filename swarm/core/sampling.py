@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import msgspec
 
 from swarm.core.errors import ConfigError
 from swarm.core.limits import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS, MAX_VOCABULARY
+
+MAX_BIAS = 1e30
+"""Beyond any logit, and still finite in float32."""
 
 Bias = tuple[Annotated[int, msgspec.Meta(ge=0, lt=MAX_VOCABULARY)], float]
 
@@ -37,8 +39,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     def checked(self) -> SamplingParams:
         """Return self, or raise ``ConfigError`` that names the parameter, its value and its range.
 
-        msgspec checks types and integer ranges of what arrives by wire; this also checks the floats (a NaN passes
-        every comparison turned the wrong way round).
+        What arrives by wire has passed msgspec's checks of types and integer ranges; this also checks the floats, and
+        everything of a caller who built the object himself.
         """
         ranges = {
             "temperature": (0.0, 100.0),
@@ -53,13 +55,24 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
-            if not (math.isfinite(value) and low <= value <= high):
-                raise ConfigError(f"{name} is {value}", hint=f"choose a value from {low} to {high}")
+            whole = isinstance(low, int)
+            if not (_is_number(value, whole=whole) and low <= value <= high):  # a NaN fails the comparison
+                kind = "whole number" if whole else "number"
+                raise ConfigError(f"{name} is {value!r:.80}", hint=f"choose a {kind} from {low} to {high}")
         if self.top_p == 0.0:
             raise ConfigError("top_p is 0, which keeps no token", hint="choose a value above 0, up to 1")
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise ConfigError(f"logit_bias has {len(self.logit_bias)} entries", hint=f"at most {MAX_LOGIT_BIAS}")
         for token, bias in self.logit_bias:
-            if not math.isfinite(bias) or not 0 <= token < MAX_VOCABULARY:
-                raise ConfigError(f"logit_bias of token {token} is {bias}", hint="biases are finite numbers")
+            if not (_is_number(token, whole=True) and 0 <= token < MAX_VOCABULARY):
+                raise ConfigError(f"logit_bias names token {token!r:.80}", hint="keys are token ids")
+            if not (_is_number(bias, whole=False) and abs(bias) <= MAX_BIAS):
+                raise ConfigError(
+                    f"logit_bias of token {token} is {bias!r:.80}", hint=f"choose a number up to ±{MAX_BIAS:g}"
+                )
         return self
+
+
+def _is_number(value: object, *, whole: bool) -> bool:
+    """True for plain numbers that msgpack carries as such: not bool, not numpy's."""
+    return type(value) is int or (not whole and type(value) is float)

@@ -35,8 +35,11 @@ class Span:
     def parse(cls, text: str) -> Span:
         """Read ``a:b``; raise ``ConfigError`` with an example if it is anything else."""
         start, colon, end = text.partition(":")
-        if not (colon and start.strip().isdecimal() and end.strip().isdecimal()):
-            raise ConfigError(f"cannot read the span {text!r}", hint="write it as a:b, half-open, for example 0:10")
+        readable = len(text) <= 32 and start.strip().isdecimal() and end.strip().isdecimal()
+        if not (colon and readable):
+            raise ConfigError(
+                f"cannot read the span {text[:32]!r}", hint="write it as a:b, half-open, for example 0:10"
+            )
         return cls(int(start), int(end))
 
     def within(self, layer_count: int) -> Span:
@@ -50,7 +53,10 @@ class Span:
 
 
 def missing_layers(spans: Iterable[Span], layer_count: int) -> list[Span]:
-    """The maximal spans of ``[0, layer_count)`` that no given span holds, in order. O(n log n)."""
+    """The maximal spans of ``[0, layer_count)`` that no given span holds, in order. O(n log n).
+
+    ``layer_count`` is at least 1; spans may overlap and may reach beyond it.
+    """
     holes: list[Span] = []
     reached = 0
     for span in sorted(spans):
