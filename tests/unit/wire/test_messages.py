@@ -1,0 +1,305 @@
+"""Every message survives the wire, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.core.errors import ConfigError, MisuseError, ProtocolViolation
+from swarm.core.limits import (
+    MAX_CONTEXT_TOKENS,
+    MAX_REASON_CHARS,
+    MAX_RECORD_BYTES,
+    MAX_SAMPLED_ROWS,
+    MAX_STAGES,
+    MAX_STEP_ROWS,
+    MAX_TOP_LOGPROBS,
+    MAX_VOCABULARY,
+)
+from swarm.core.sampling import SamplingParams
+from swarm.wire.frames import PREFIX_BYTES, encode_head, parse_message, parse_prefix
+from swarm.wire.messages import (
+    Accept,
+    Answer,
+    Busy,
+    Close,
+    Failed,
+    Hello,
+    LinkLost,
+    Message,
+    Noop,
+    Open,
+    Refused,
+    Result,
+    Step,
+    TokenLogprobs,
+)
+
+encode = msgspec.msgpack.encode
+
+counters = st.integers(0, 2**32 - 1)
+tokens = st.integers(0, MAX_CONTEXT_TOKENS)
+token_ids = st.integers(0, MAX_VOCABULARY - 1)
+secrets = st.binary(min_size=16, max_size=16)
+reasons = st.text(alphabet=st.characters(categories=["L", "N", "P"]), max_size=MAX_REASON_CHARS)
+peers = st.text(min_size=1, max_size=64, alphabet=st.characters(codec="utf-8"))
+logprobs = st.floats(max_value=0)
+answers = st.builds(
+    Answer,
+    tokens,
+    st.builds(SamplingParams, st.floats(0, 2), st.integers(0, 50), st.floats(0.1, 1), seed=st.integers(0, 2**63 - 1)),
+)
+
+
+@st.composite
+def opens(draw: st.DrawFn) -> Open:
+    start, stage = draw(st.integers(0, 100)), draw(st.integers(0, MAX_STAGES - 1))
+    return Open(
+        protocol=draw(st.integers(0, 65535)),
+        model=draw(st.text(max_size=40)),
+        session=draw(secrets),
+        stage=stage,
+        stages=draw(st.integers(stage + 1, MAX_STAGES)),
+        start=start,
+        end=draw(st.integers(start + 1, 200)),
+        embed=draw(st.booleans()),
+        head=draw(st.booleans()),
+        kv_tokens=draw(st.integers(1, MAX_CONTEXT_TOKENS)),
+        numerics=draw(st.sampled_from(["", "float32", "bfloat16+nf4"])),
+        codec=draw(st.sampled_from(["raw", "int8"])),
+        upstream=draw(peers),
+        secret_in=draw(secrets),
+        downstream=draw(st.binary(max_size=100)),
+        secret_out=draw(secrets),
+        nonce=draw(secrets),
+        commitment=draw(st.binary(min_size=32, max_size=32)),
+        feedback=draw(st.booleans()),
+    )
+
+
+@st.composite
+def results(draw: st.DrawFn) -> Result:
+    sampled = draw(st.lists(token_ids, max_size=5))
+    entry = st.builds(TokenLogprobs, logprobs, st.lists(st.tuples(token_ids, logprobs), max_size=3).map(tuple))
+    scored = draw(st.lists(entry, min_size=len(sampled), max_size=len(sampled)) | st.just([]))
+    where = [draw(counters) for _ in range(3)]
+    return Result(*where, draw(tokens), tuple(sampled), tuple(scored), draw(st.integers(0, MAX_STEP_ROWS)))
+
+
+STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
+    Open: opens(),
+    Accept: st.builds(Accept, counters, counters, tokens, st.booleans()),
+    Busy: st.builds(Busy, st.floats(0, 3600), reasons),
+    Refused: st.builds(Refused, reasons),
+    Hello: st.builds(Hello, peers, secrets, st.integers(0, MAX_STAGES - 1), secrets, st.sampled_from([0, 1])),
+    Step: st.builds(
+        Step,
+        counters,
+        counters,
+        counters,
+        tokens,
+        st.integers(1, MAX_STEP_ROWS),
+        st.integers(0, MAX_STEP_ROWS),
+        st.booleans(),
+        tokens,
+        st.none() | answers,
+    ),
+    Result: results(),
+    LinkLost: st.builds(LinkLost, peers, reasons),
+    Failed: st.builds(Failed, st.sampled_from(["client", "server", "idle", "draining"]), reasons),
+    Close: st.builds(Close),
+    Noop: st.builds(Noop),
+}
+
+messages = st.one_of(*STRATEGIES.values())
+
+
+def header_of(message: Message) -> bytes:
+    return encode_head(message)[PREFIX_BYTES:]
+
+
+def test_every_message_type_is_tested_here() -> None:
+    assert set(STRATEGIES) == set(get_args(Message))
+
+
+@pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
+def test_every_message_survives_the_wire(kind: type) -> None:
+    @settings(max_examples=40)
+    @given(STRATEGIES[kind])
+    def round_trip(message: Message) -> None:
+        head = encode_head(message)
+        assert parse_prefix(head[:PREFIX_BYTES]) == (len(head) - PREFIX_BYTES, 0)
+        back = parse_message(head[PREFIX_BYTES:])
+        assert type(back) is kind
+        assert back == message
+
+    round_trip()
+
+
+def test_tags_are_the_contract() -> None:
+    """Renumbering a message would make it mean something else to every older peer."""
+    order = (Open, Accept, Busy, Refused, Hello, Step, Result, LinkLost, Failed, Close, Noop)
+    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 12))
+
+
+@given(messages, st.lists(st.integers(0, 100) | st.text(max_size=5) | st.none(), min_size=1, max_size=3))
+def test_fields_appended_by_a_later_version_are_ignored(message: Message, extra: list[Any]) -> None:
+    fields = msgspec.msgpack.decode(header_of(message))
+    defaults = len(type(message).__struct_fields__) + 1 - len(fields)
+    assert defaults == 0, "all fields are always written, so that more can follow"
+    assert parse_message(encode(fields + extra)) == message
+
+
+@pytest.mark.parametrize("tag", [0, 12, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
+def test_an_unknown_tag_is_refused(tag: object) -> None:
+    with pytest.raises(ProtocolViolation, match="not a message"):
+        parse_message(encode([tag, 1, 2, 3]))
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=100))
+def test_random_bytes_are_a_message_or_a_violation(data: bytes) -> None:
+    outcome: object
+    try:
+        outcome = parse_message(data)
+    except ProtocolViolation as error:
+        outcome = error
+    assert isinstance(outcome, get_args(Message)) or (len(str(outcome)) < 200 and str(outcome).isprintable())
+
+
+@settings(max_examples=500)
+@given(messages, st.data())
+def test_garbled_messages_are_a_message_or_a_violation(message: Message, data: st.DataObject) -> None:
+    header = bytearray(header_of(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(ProtocolViolation):
+        assert isinstance(parse_message(bytes(header)), get_args(Message))
+    with pytest.raises(ProtocolViolation):
+        parse_message(header_of(message)[:-1])
+
+
+wire_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400)
+@given(messages, st.data())
+def test_any_value_in_any_field_is_in_bounds_or_a_violation(message: Message, data: st.DataObject) -> None:
+    fields = msgspec.msgpack.decode(header_of(message))
+    fields[data.draw(st.integers(0, len(fields) - 1))] = data.draw(wire_values)
+    try:
+        back = parse_message(encode(fields))
+    except ProtocolViolation:
+        return
+    assert parse_message(header_of(back)) == back
+
+
+@pytest.mark.parametrize("depth", [10, 1000, 16_000])
+def test_deep_nesting_is_a_violation_or_ignored(depth: int) -> None:
+    try:
+        assert parse_message(b"\x92\x0b" + b"\x91" * depth + b"\x90") == Noop()
+    except ProtocolViolation:
+        assert depth > 100
+
+
+GOOD_OPEN = Open(
+    1, "m@r#0123456789abcdef", b"s" * 16, 0, 2, 0, 10, True, False, 100, "", "raw", "up", b"i" * 16, b"", b"o" * 16,
+    b"n" * 16, b"c" * 32,
+)  # fmt: skip
+
+
+def altered(message: Message, **changes: Any) -> bytes:
+    """The header a peer without our checks would send."""
+    fields = dict(zip(message.__struct_fields__, msgspec.msgpack.decode(header_of(message))[1:], strict=True))
+    assert set(changes) <= set(fields)
+    return encode([type(message).__struct_config__.tag, *{**fields, **changes}.values()])
+
+
+GOOD_STEP = Step(0, 0, 0, 0, 1, 1)
+GOOD_RESULT = Result(0, 0, 0, 5, (7,))
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (GOOD_OPEN, {"protocol": 65536}),
+        (GOOD_OPEN, {"model": "m" * 401}),
+        (GOOD_OPEN, {"session": b"s" * 15}),
+        (GOOD_OPEN, {"session": b"s" * 17}),
+        (GOOD_OPEN, {"stage": 2}),
+        (GOOD_OPEN, {"stages": 0}),
+        (GOOD_OPEN, {"stages": MAX_STAGES + 1}),
+        (GOOD_OPEN, {"start": 10}),
+        (GOOD_OPEN, {"end": 0}),
+        (GOOD_OPEN, {"end": 5000}),
+        (GOOD_OPEN, {"kv_tokens": 0}),
+        (GOOD_OPEN, {"kv_tokens": MAX_CONTEXT_TOKENS + 1}),
+        (GOOD_OPEN, {"codec": "zip"}),
+        (GOOD_OPEN, {"upstream": ""}),
+        (GOOD_OPEN, {"upstream": "u" * 65}),
+        (GOOD_OPEN, {"secret_in": b""}),
+        (GOOD_OPEN, {"downstream": b"d" * (MAX_RECORD_BYTES + 1)}),
+        (GOOD_OPEN, {"commitment": b"c" * 31}),
+        (Accept(0, 0, 0), {"sessions": -1}),
+        (Busy(1.0, ""), {"retry_after_s": -1.0}),
+        (Busy(1.0, ""), {"retry_after_s": math.nan}),
+        (Busy(1.0, ""), {"retry_after_s": math.inf}),
+        (Refused(""), {"reason": "r" * (MAX_REASON_CHARS + 1)}),
+        (Hello("c", b"s" * 16, 0, b"x" * 16, 0), {"lane": 2}),
+        (Hello("c", b"s" * 16, 0, b"x" * 16, 0), {"stage": MAX_STAGES}),
+        (Failed("idle", ""), {"fault": "nobody"}),
+        (GOOD_STEP, {"rows": 0}),
+        (GOOD_STEP, {"rows": MAX_STEP_ROWS + 1}),
+        (GOOD_STEP, {"seq": 2**32}),
+        (GOOD_STEP, {"keep": MAX_CONTEXT_TOKENS + 1}),
+        (GOOD_STEP, {"answer": [0, [math.nan]]}),
+        (GOOD_STEP, {"answer": [0, [0.0, 0, 0.0]]}),
+        (GOOD_STEP, {"answer": [0, [0.0, 0, 1.0, 1.0, 0.0, 0.0, [[1, math.inf]]]]}),
+        (GOOD_STEP, {"answer": [0, [0.0, 0, 1.0, 1.0, 0.0, 0.0, [[1, 1.0]] * 1025]]}),
+        (GOOD_RESULT, {"tokens": [0] * (MAX_SAMPLED_ROWS + 1)}),
+        (GOOD_RESULT, {"tokens": [MAX_VOCABULARY]}),
+        (GOOD_RESULT, {"logprobs": [[-1.0, []], [-1.0, []]]}),
+        (GOOD_RESULT, {"logprobs": [[math.nan, []]]}),
+        (GOOD_RESULT, {"logprobs": [[0.5, []]]}),
+        (GOOD_RESULT, {"logprobs": [[-1.0, [[1, -1.0]] * (MAX_TOP_LOGPROBS + 1)]]}),
+    ],
+)
+def test_a_field_out_of_bounds_is_a_violation(message: Message, changes: dict[str, Any]) -> None:
+    assert parse_message(altered(message)) == message
+    with pytest.raises(ProtocolViolation):
+        parse_message(altered(message, **changes))
+
+
+def test_ones_own_senseless_message_is_ones_own_fault() -> None:
+    with pytest.raises(MisuseError, match="stage 2 of 2"):
+        msgspec.structs.replace(GOOD_OPEN, stage=2)
+    with pytest.raises(MisuseError, match="layers 10:10"):
+        msgspec.structs.replace(GOOD_OPEN, start=10)
+    with pytest.raises(MisuseError, match="2 log probabilities for 1 tokens"):
+        Result(0, 0, 0, 1, (7,), (TokenLogprobs(-1.0, ()),) * 2)
+    with pytest.raises(ConfigError, match="top_p"):
+        Answer(0, SamplingParams(top_p=2.0))
+
+
+@pytest.mark.parametrize("kind", [Refused, lambda text: Busy(0, text), lambda text: Failed("idle", text)])
+def test_words_for_a_person_are_cut_so_that_they_can_always_be_sent(kind: Any) -> None:
+    message = kind("why\n" * 1000 + "\ud800")
+    assert len(message.reason) == MAX_REASON_CHARS
+    assert message.reason.isprintable()
+    assert parse_message(header_of(message)) == message
+    assert LinkLost("peer", "\ud800").reason == "?"
