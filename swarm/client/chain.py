@@ -22,6 +22,7 @@ from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
+from swarm.transport.pulse import Hold, PulseKeeper
 from swarm.wire.frames import Frame
 from swarm.wire.messages import (
     LANES,
@@ -76,10 +77,12 @@ class ChainPlan:
 class Chain:
     """An open chain. Steps go in at the first server, results come back from the last."""
 
-    def __init__(self, plan: ChainPlan, transport: Transport) -> None:
+    def __init__(self, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> None:
         self.plan = plan
         self.loads: dict[PeerId, Accept] = {}
         self._transport = transport
+        self._pulse = pulse
+        self._holds: list[Hold] = []
         self._session = secrets.token_bytes(SESSION_BYTES)
         self._nonce = secrets.token_bytes(SECRET_BYTES)
         self._link_secrets = [secrets.token_bytes(SECRET_BYTES) for _ in range(len(plan.stages) + 1)]
@@ -94,12 +97,13 @@ class Chain:
     # -- opening --------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, plan: ChainPlan, transport: Transport) -> Chain:
+    async def open(cls, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> Chain:
         """Reserve every stage at once, in one round trip.
 
         Raises ``ChainOpenError`` with each failing server's own error; then nothing stays reserved anywhere.
         """
-        chain = cls(plan, transport)
+        chain = cls(plan, transport, pulse)
+        chain._hold_pulses()
         try:
             await chain._open_all()
         except BaseException:
@@ -228,6 +232,18 @@ class Chain:
             future.cancel()
         self._pending.clear()
 
+    def _hold_pulses(self) -> None:
+        """Beat to every server of the chain: one that falls silent is lost, even if its connection looks alive."""
+        if self._pulse is None:
+            return
+        for stage in {stage.peer: stage for stage in self.plan.stages}.values():
+
+            def silent(reason: str, stage: StagePlan = stage) -> None:
+                gone = f"server {_short(stage)} for layers {stage.span} went away: {reason}"
+                self._suspect(2, PeerLostError(gone, peer=stage.peer))
+
+            self._holds.append(self._pulse.hold(stage.peer, stage.announcement.addresses, silent))
+
     # -- ending ---------------------------------------------------------------------------------------------
 
     def _suspect(self, weight: int, error: SwarmError) -> None:
@@ -251,6 +267,9 @@ class Chain:
         """Tell every server that the session is over, and hang up. Idempotent, never raises."""
         if self._blame_timer is not None:
             self._blame_timer.cancel()
+        for hold in self._holds:
+            if self._pulse is not None:
+                self._pulse.release(hold)
         for task in self._readers:
             task.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)

@@ -117,6 +117,7 @@ class AsyncSwarmModel:
         """Leave the swarm. Idempotent."""
         for task in self._local_heads.values():
             task.cancel()
+        await self._opener.close()
         await self.parts.directory.close()
         await self.parts.transport.close()
 

@@ -23,6 +23,7 @@ from swarm.core.records import Announcement
 from swarm.dht.protocol import Directory
 from swarm.scheduling.routing import Route, RouteNeeds, find_route
 from swarm.transport.protocol import Transport
+from swarm.transport.pulse import PulseKeeper
 from swarm.wire.messages import Codec
 
 BUSY_JITTER = (0.5, 1.5)
@@ -71,6 +72,11 @@ class ChainOpener:
         self._layer_count = layer_count
         self._options = options
         self._random = random.Random()
+        self._pulse = PulseKeeper(transport, clock)
+
+    async def close(self) -> None:
+        """End the beats to servers. Idempotent."""
+        await self._pulse.close()
 
     async def open(self, kv_tokens: int, report: ProgressCallback) -> OpenChain:
         """An open chain with room for ``kv_tokens``.
@@ -94,8 +100,9 @@ class ChainOpener:
                 busy.clear()
                 continue
             report(Progress("opening", detail=", ".join(f"{s.peer[-8:]}[{s.span}]" for s in route.stages)))
+            plan = self._plan(route, records, kv_tokens)
             try:
-                return OpenChain(await Chain.open(self._plan(route, records, kv_tokens), self._transport), route)
+                return OpenChain(await Chain.open(plan, self._transport, self._pulse), route)
             except ChainOpenError as error:
                 for peer, failure in error.failures.items():
                     if isinstance(failure, BusyError):

@@ -30,6 +30,7 @@ from swarm.server.links import Rendezvous, dial_downstream
 from swarm.server.session import ServerSession
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream, Transport
+from swarm.transport.pulse import Hold, PulseKeeper
 from swarm.wire.messages import LANES, Accept, Busy, Close, Hello, LinkLost, Open, Refused
 from swarm.wire.session import Channel, Role
 
@@ -57,9 +58,11 @@ class Server:
         self.config = config
         self.batcher = Batcher(parts.engine, batch_tokens=config.batch_tokens)
         self.table = Rendezvous(config)
+        self.pulse = PulseKeeper(parts.transport, parts.clock)
         self.draining = False
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
+        self._reports: set[asyncio.Task[None]] = set()
         self._last_seen_s: dict[ServerSession, float] = {}
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -68,6 +71,7 @@ class Server:
         """Listen for clients and neighbours and start computing."""
         await self.parts.transport.listen(Channel.CONTROL.protocol, self._serve_control)
         await self.parts.transport.listen(Channel.LINK.protocol, self._serve_link)
+        await self.pulse.serve()
         self._tasks = [asyncio.create_task(self.batcher.run()), asyncio.create_task(self._sweep())]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
@@ -98,9 +102,10 @@ class Server:
         for session in self.table.sessions:
             await session.fail(None, fault="draining", reason="the server was stopped by its owner")
         await self._publish_quietly(State.OFFLINE)
-        for task in self._tasks:
+        for task in (*self._tasks, *self._reports):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._reports, return_exceptions=True)
+        await self.pulse.close()
 
     async def _publish_quietly(self, state: State) -> None:
         try:
@@ -174,8 +179,10 @@ class Server:
         self.table.add(session)
         self._touch(session)
         tasks = [asyncio.create_task(session.forward(self.batcher.notify))]
+        hold: Hold | None = None
         if following is not None:
             session.name_downstream(following.peer)
+            hold = self.pulse.hold(following.peer_id, following.addresses, self._silence_reporter(session, following))
             dial = dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s)
             tasks.append(asyncio.create_task(dial))
         for task in tasks:
@@ -184,6 +191,8 @@ class Server:
             yield
         finally:
             session.closed = True
+            if hold is not None:
+                self.pulse.release(hold)
             self.table.remove(session)
             self._last_seen_s.pop(session, None)
             self.batcher.forget(session)
@@ -191,6 +200,16 @@ class Server:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await session.close_links()
+
+    def _silence_reporter(self, session: ServerSession, following: Announcement) -> Callable[[str], None]:
+        """What to do when the next server falls silent: tell the client, who decides."""
+
+        def silent(reason: str) -> None:
+            report = asyncio.create_task(session.report(LinkLost(following.peer, reason)))
+            self._reports.add(report)
+            report.add_done_callback(self._reports.discard)
+
+        return silent
 
     def _session_task_ended(self, session: ServerSession) -> Callable[[asyncio.Task[None]], None]:
         def ended(task: asyncio.Task[None]) -> None:

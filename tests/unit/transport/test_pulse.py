@@ -1,0 +1,112 @@
+"""The beat between two peers, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.core.keys import Identity
+from swarm.runtime.clock import VirtualClock
+from swarm.transport.memory import LinkShape, MemoryNetwork
+from swarm.transport.pulse import INTERVAL_S, LINGER_S, SILENCE_S, PulseKeeper
+
+HERE, THERE = Identity(bytes([1] * 32)), Identity(bytes([2] * 32))
+
+
+class Pair:
+    """Two nodes that answer beats, and what the first was told."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.network = MemoryNetwork(self.clock)
+        self.keepers = [PulseKeeper(self.network.transport(who), self.clock) for who in (HERE, THERE)]
+        self.told: list[str] = []
+
+    async def __aenter__(self) -> Pair:
+        for keeper in self.keepers:
+            await keeper.serve()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for keeper in self.keepers:
+            await keeper.close()
+        await self.network.close()
+
+    @property
+    def here(self) -> PulseKeeper:
+        return self.keepers[0]
+
+
+async def test_an_answering_peer_is_never_called_silent_and_its_rtt_is_measured() -> None:
+    async with Pair() as pair:
+        pair.network.shape(HERE.peer_id, THERE.peer_id, LinkShape(delay_s=0.025))
+        pair.here.hold(THERE.peer_id, (), pair.told.append)
+        await pair.clock.advance(60.0)
+        assert pair.told == []
+        assert pair.here.rtt_s(THERE.peer_id) == pytest.approx(0.05)
+
+
+async def test_a_frozen_peer_is_called_silent_once_after_two_seconds() -> None:
+    async with Pair() as pair:
+        pair.here.hold(THERE.peer_id, (), pair.told.append)
+        await pair.clock.advance(1.0)
+        pair.network.freeze(THERE.peer_id)
+        await pair.clock.advance(SILENCE_S - 2 * INTERVAL_S)
+        assert pair.told == []
+        await pair.clock.advance(4 * INTERVAL_S)
+        assert len(pair.told) == 1
+        await pair.clock.advance(60.0)
+        assert len(pair.told) == 1
+        pair.network.thaw(THERE.peer_id)
+
+
+async def test_a_stall_shorter_than_the_limit_accuses_nobody() -> None:
+    async with Pair() as pair:
+        pair.here.hold(THERE.peer_id, (), pair.told.append)
+        for _ in range(5):
+            await pair.clock.advance(3.0)
+            pair.network.freeze(THERE.peer_id)
+            await pair.clock.advance(1.0)
+            pair.network.thaw(THERE.peer_id)
+        await pair.clock.advance(3.0)
+        assert pair.told == []
+
+
+async def test_the_beat_survives_a_broken_stream_and_dials_again() -> None:
+    async with Pair() as pair:
+        pair.here.hold(THERE.peer_id, (), pair.told.append)
+        await pair.clock.advance(1.0)
+        pair.network.cut(HERE.peer_id, THERE.peer_id)
+        await pair.clock.advance(5.0)
+        pair.network.mend(HERE.peer_id, THERE.peer_id)
+        await pair.clock.advance(5.0)
+        pair.network.freeze(THERE.peer_id)
+        await pair.clock.advance(SILENCE_S + 4 * INTERVAL_S)
+        assert len(pair.told) == 1, "the second stream watches as the first did"
+        pair.network.thaw(THERE.peer_id)
+
+
+async def test_the_beat_ends_a_while_after_the_last_release() -> None:
+    async with Pair() as pair:
+        beats = []
+        pair.network.tap(lambda source, target, protocol, data: beats.append(source) or data)
+        holds = [pair.here.hold(THERE.peer_id, (), pair.told.append) for _ in range(2)]
+        await pair.clock.advance(1.0)
+        pair.here.release(holds[0])
+        await pair.clock.advance(3 * LINGER_S)
+        assert beats, "one hold is enough"
+        pair.here.release(holds[1])
+        await pair.clock.advance(2 * LINGER_S)
+        beats.clear()
+        await pair.clock.advance(LINGER_S)
+        assert beats == []
+        assert pair.here.rtt_s(THERE.peer_id) is None
+
+
+async def test_two_sessions_over_one_pair_share_one_stream() -> None:
+    async with Pair() as pair:
+        beats = []
+        pair.network.tap(lambda source, target, protocol, data: beats.append(source) or data)
+        for _ in range(50):
+            pair.here.hold(THERE.peer_id, (), pair.told.append)
+        await pair.clock.advance(1.0)
+        assert 9 <= beats.count(HERE.peer_id) <= 12
