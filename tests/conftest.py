@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -10,7 +12,7 @@ from swarm.models import ModelFiles, resolve
 # The same examples on every run and no wall-clock limit per example: a slow machine must not fail a law.
 settings.register_profile("swarm", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("long", deadline=None, max_examples=5000)
-settings.load_profile("swarm")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "swarm"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,57 @@
+# Every target does its own set-up and may be run again at any time.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3.11)
+READY := $(VENV)/.ready
+INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
+
+# Test directories and checked packages, as far as they exist.
+TESTS := $(wildcard tests/unit tests/swarm tests/network)
+CHECKED := swarm $(wildcard benchmarks)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PIP_RETRIES ?= 8
+export PIP_DEFAULT_TIMEOUT ?= 60
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv model demo test lint format clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(READY)  ## create .venv with the tested versions of everything
+
+# The stamp is written last: an interrupted installation is taken up again.
+$(READY): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python cannot make virtual environments: install its venv package" >&2; exit 1; }
+	$(INSTALL) || { echo "once more, in case the network hiccuped" >&2; $(INSTALL); }
+	@touch $@
+
+model: $(READY)  ## fetch and convert the demo model (once, about 93 MB)
+	$(PY) -m swarm fetch demo
+
+demo: $(READY)  ## three servers on this machine answer a prompt together
+	$(PY) -m swarm demo
+
+# One compute thread per process: three servers on few cores would fight, and results stay comparable.
+test: export OMP_NUM_THREADS ?= 1
+test: model  ## run the tests (ARGS="-k name" passes options to pytest)
+	$(PY) -m pytest $(TESTS) $(ARGS)
+
+lint: $(READY)  ## check style, types and who imports whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(CHECKED:%=-p %)
+	$(VENV)/bin/lint-imports --no-logo
+
+format: $(READY)  ## format the code and mend what ruff can mend
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:  ## remove .venv and everything that was generated here (the demo model stays in its cache)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	find swarm tests $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
