@@ -9,12 +9,14 @@ import torch
 
 from swarm.core.errors import ConfigError
 from swarm.core.numerics import DTYPE_BYTES
+from swarm.core.spans import Span
 from swarm.engine.batch import Batch, Segment
 from swarm.engine.head import embed_rows, head_logits
 from swarm.engine.kv import KVPool, KVSlot
 from swarm.engine.linear import FULL_SPEED_ROWS, speed_up_linears
 from swarm.engine.rows import rows_from_bytes, rows_to_bytes
 from swarm.engine.span_model import SpanModel
+from swarm.engine.views import Views
 from swarm.engine.work import Output, SpanInfo, Work, check_batch
 
 
@@ -41,7 +43,7 @@ class SpanEngine:
         if options.dtype not in DTYPE_BYTES:
             raise ConfigError(f"dtype {options.dtype!r}", hint=f"choose one of {', '.join(DTYPE_BYTES)}")
         self._model = model
-        self._body = model.body
+        self._views = Views(model)
         self._dtype: torch.dtype = getattr(torch, options.dtype)
         self._device = next(model.body.parameters()).device
         self.info = SpanInfo(
@@ -82,16 +84,30 @@ class SpanEngine:
     def run(self, batch: Sequence[Work]) -> list[Output]:
         """Truncate every work's slot to its ``keep``, append its rows, and return the wanted ones, in order.
 
-        Raises ``ProtocolViolation`` for an impossible work before anything is computed or truncated.
+        Works over the same layers share one packed forward.
+
+        Raises ``ProtocolViolation`` for an impossible work before anything is computed or truncated. Should the
+        forward itself fail (out of memory, say), every slot of the batch is left truncated to its ``keep``.
         """
         check_batch(batch, self.info)
-        if not batch:
-            return []
+        groups: dict[Span, list[int]] = {}
+        for index, work in enumerate(batch):
+            groups.setdefault(work.span or self.info.span, []).append(index)
+        outputs: dict[int, Output] = {}
+        for span, members in groups.items():
+            outputs |= zip(members, self._forward(span, [batch[index] for index in members]), strict=True)
+        return [outputs[index] for index in range(len(batch))]
+
+    def _forward(self, span: Span, batch: Sequence[Work]) -> list[Output]:
+        """One packed forward of sessions that all run the layers of ``span``."""
+        body = self._views.body(span)
+        for work in batch:
+            work.slot.length = work.keep
         with torch.inference_mode():
             packed = self._pack(batch)
             self._model.state.batch = packed
             try:
-                hidden = self._body(
+                hidden = body(
                     inputs_embeds=self._inputs(batch, packed.padding)[None],
                     position_ids=packed.positions[None],
                     use_cache=False,
@@ -99,8 +115,9 @@ class SpanEngine:
             finally:
                 self._model.state.batch = None
             for work in batch:
-                if not work.slot.closed:
-                    work.slot.length = work.keep + work.rows
+                work.slot.length = work.keep + work.rows
+                if work.slot.closed:  # meanwhile, and perhaps after its buffers were taken anew
+                    work.slot.release()
             return self._outputs(batch, packed, hidden)
 
     def _pack(self, batch: Sequence[Work]) -> Batch:

@@ -142,7 +142,7 @@ def _build_body(config: PretrainedConfig, span: Span, state: RaggedState) -> tup
     setattr(base, parts.embeddings, None)
     if parts.norm is not None:
         setattr(base, parts.norm, nn.Identity())
-    _cut_config(base.config, span)
+    cut_config(base.config, span)
     _probe_identity(config, base, parts)
     for name, child in list(base.named_children()):
         if name != parts.layers and _is_rotary(child):
@@ -163,7 +163,7 @@ def _is_rotary(module: nn.Module) -> bool:
     return "position_ids" in module.forward.__code__.co_varnames if hasattr(module.forward, "__code__") else False
 
 
-def _cut_config(config: PretrainedConfig, span: Span) -> None:
+def cut_config(config: PretrainedConfig, span: Span) -> None:
     """Shorten the configuration's per-layer lists to the span, since a forward reads them by local layer index."""
     count = layer_count(config)
     for name, value in list(vars(config).items()):

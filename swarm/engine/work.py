@@ -41,7 +41,8 @@ class Work:
     ``[rows]``, to be embedded. ``horizon`` is the length in tokens of the prompt these rows belong to; 0 stands for
     ``keep + rows``. It chooses the rotary table of models whose table depends on the length: position ``t`` uses the
     table for ``max(t + 1, horizon)`` tokens, so one and the same prompt gives the same rows however it is chunked.
-    ``want`` trailing rows come back, as float32 logits if ``logits``, else as raw hidden rows.
+    ``want`` trailing rows come back, as float32 logits if ``logits``, else as raw hidden rows. ``span`` runs only
+    those of the engine's layers (None: all); every work of one slot must name the same.
     """
 
     slot: KVSlot
@@ -52,6 +53,7 @@ class Work:
     horizon: int = 0
     want: int = 0
     logits: bool = False
+    span: Span | None = None
 
 
 @dataclass
@@ -93,7 +95,10 @@ def _check_place(work: Work, info: SpanInfo) -> None:
 def _check_content(work: Work, info: SpanInfo) -> None:
     if (work.hidden is None) == (work.token_ids is None):
         raise ProtocolViolation("a step carries either hidden rows or token ids")
-    if work.logits and not info.head:
+    span = work.span or info.span
+    if not info.span.covers(span):
+        raise ProtocolViolation(f"layers {span} asked of a span of {info.span}")
+    if work.logits and not (info.head and span.end == info.layer_count):
         raise ProtocolViolation("logits asked of a span without the head")
     if work.hidden is not None:
         size = work.hidden.nbytes if isinstance(work.hidden, memoryview) else len(work.hidden)
@@ -101,7 +106,7 @@ def _check_content(work: Work, info: SpanInfo) -> None:
         if size != expected:
             raise ProtocolViolation(f"{work.rows} hidden rows take {expected} bytes, not {size}")
     if work.token_ids is not None:
-        if not info.embeddings:
+        if not info.embeddings or span.start != 0:
             raise ProtocolViolation("token ids sent to a span without the embeddings")
         check_token_ids(work.token_ids, work.rows, info.vocab_size)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from swarm.core.errors import NetworkError, ProtocolViolation, SwarmError
 from swarm.core.ids import SessionKey
 from swarm.core.limits import MAX_REASON_CHARS, MAX_SAMPLED_ROWS
+from swarm.core.spans import Span
 from swarm.decoding.sampling import Choice
 from swarm.engine.kv import KVSlot
 from swarm.engine.work import Output, SpanInfo, Work
@@ -58,6 +59,7 @@ class Job:
             horizon=step.horizon,
             want=step.want if session.is_tail else step.rows,
             logits=session.opened.head,
+            span=Span(session.opened.start, session.opened.end),
         )
 
 
