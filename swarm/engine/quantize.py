@@ -75,7 +75,9 @@ def quantized_linear(linear: nn.Linear, quantization: str) -> nn.Module:
     weight, bias = linear.weight.data, linear.bias
     shape: dict[str, Any] = {"bias": bias is not None, "device": "meta"}
     if quantization == "int8":
-        layer = bnb.nn.Linear8bitLt(linear.in_features, linear.out_features, has_fp16_weights=False, threshold=OUTLIER, **shape)
+        layer = bnb.nn.Linear8bitLt(
+            linear.in_features, linear.out_features, has_fp16_weights=False, threshold=OUTLIER, **shape
+        )
         layer.weight = bnb.nn.Int8Params(weight.cpu(), requires_grad=False, has_fp16_weights=False)
     else:
         layer = bnb.nn.Linear4bit(

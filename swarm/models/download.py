@@ -63,7 +63,7 @@ class RemoteBytes:
         start: int = 0,
         stop: int | None = None,
         ranges_required: bool = False,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
         self.total: int | None = None
         self._locate = locate
@@ -71,7 +71,7 @@ class RemoteBytes:
         self._position = start
         self._stop = stop
         self._ranges_required = ranges_required
-        self._pause = pause
+        self._pause = pause or time.sleep
         self._opener = urllib.request.build_opener(_CarefulRedirects())
 
     def __iter__(self) -> Iterator[bytes]:
@@ -154,7 +154,7 @@ def download(
     expected: Expected,
     progress: Progress,
     *,
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] | None = None,
 ) -> None:
     """Fetch a file to ``target``, resuming from ``target.part`` if one is left from an earlier run.
 

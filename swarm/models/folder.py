@@ -144,16 +144,17 @@ def chat_template(jinja: Path | None, tokenizer_config: Path | None) -> str | No
     """The chat template: its own file, or the tokenizer config's (the one named ``default`` of several)."""
     if jinja is not None and jinja.is_file() and jinja.stat().st_size <= MAX_JSON_BYTES:
         return jinja.read_text(encoding="utf-8")
-    settings = read_json(tokenizer_config) if tokenizer_config is not None else None
-    template = (settings or {}).get("chat_template")
+    template = (read_json(tokenizer_config) or {}).get("chat_template")
     if isinstance(template, list):
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
         template = named.get("default")
     return template if isinstance(template, str) else None
 
 
-def read_json(path: Path, *, required: bool = False) -> Any:
+def read_json(path: Path | None, *, required: bool = False) -> Any:
     """A JSON file's value, None if it is absent and not required; ``ModelError`` if absent, too large or malformed."""
+    if path is None:
+        return None
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelError(f"{path.name} is over {MAX_JSON_BYTES} bytes")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from swarm.core.errors import ModelError
+from swarm.core.errors import ConfigError, ModelError
 from swarm.models.demo import prepare_demo
 from swarm.models.files import ModelFiles
 from swarm.models.folder import open_folder
+from swarm.models.hub import is_repo_id, open_hub
 from swarm.models.progress import Progress, silent
 
 DEMO = "demo"
@@ -35,4 +36,11 @@ def resolve(
         return open_folder(prepare_demo(cache, progress))
     if Path(spec).is_dir() or spec.startswith((".", "/", "~")):
         return open_folder(Path(spec).expanduser())
-    raise ModelError(f"no model folder {spec}", hint="give a folder, a Hugging Face id like org/name, or demo")
+    name, at, inline = spec.partition("@")
+    if at and revision not in (None, inline):
+        raise ConfigError(f"the model says revision {inline!r} and the option {revision!r}", hint="give one of them")
+    if not is_repo_id(name) or (at and not inline):
+        raise ModelError(
+            f"no model folder {spec!r}, and it is no Hugging Face id", hint="give a folder, an id org/name, or demo"
+        )
+    return open_hub(name, inline or revision, cache)
