@@ -154,7 +154,12 @@ class HivemindDirectory:
             subkey=announcement.peer,
             exclude_self=self._node.protocol.client_mode,
         )
-        if not await self._bounded(store, "store the announcement"):
+        if await self._bounded(store, "store the announcement"):
+            return
+        # hivemind reports what the slowest node said, so one liar's "no" hides four honest nodes' "yes".
+        found = await self._lookup(announcement_key(announcement.model))
+        entry = found.value.get(announcement.peer) if found is not None and isinstance(found.value, dict) else None
+        if entry is None or entry.value != record:
             raise NetworkError(
                 "no node of the directory stored the announcement",
                 hint="check this machine's clock and its connection to the initial peers",
@@ -228,21 +233,23 @@ class HivemindDirectory:
             await self._node.find_nearest_nodes([self._node.node_id])
 
     async def _meet(self, address: str) -> str:
-        """Connect and ping; empty if it answered, else why not."""
+        """Ping an initial peer, connecting first if need be; empty if it answered, else why not."""
         peer = _peer_of(address)
         protocol = self._node.protocol
-        where = [Multiaddr(address).decapsulate(f"/p2p/{peer}")]
-        # Never cancelled: hivemind would leave the socket of an abandoned connect open.
-        connect = asyncio.ensure_future(protocol.p2p._client.connect(peer, where))
-        connect.add_done_callback(lambda done: done.cancelled() or done.exception())
-        finished, _ = await asyncio.wait({connect}, timeout=CONNECT_TIMEOUT_S)
-        if not finished:
-            return f"no connection in {CONNECT_TIMEOUT_S:.0f} s"
-        if (error := connect.exception()) is not None:
-            return " ".join(str(error).split())[-200:]
         if peer == protocol.p2p.peer_id:
             return "this is the node itself"
         node_id = await protocol.call_ping(peer)
+        if node_id is None:
+            where = [Multiaddr(address).decapsulate(f"/p2p/{peer}")]
+            # Never cancelled: hivemind would leave the socket of an abandoned connect open.
+            connect = asyncio.ensure_future(protocol.p2p._client.connect(peer, where))
+            connect.add_done_callback(lambda done: done.cancelled() or done.exception())
+            finished, _ = await asyncio.wait({connect}, timeout=CONNECT_TIMEOUT_S)
+            if not finished:
+                return f"no connection in {CONNECT_TIMEOUT_S:.0f} s"
+            if (error := connect.exception()) is not None:
+                return " ".join(str(error).split())[-200:]
+            node_id = await protocol.call_ping(peer)
         if node_id is None:
             return "connected, but it is not a directory node"
         await protocol.update_routing_table(node_id, peer)  # call_ping does this later, in a task of its own

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from swarm.core.errors import (
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.core.records import Reach
-from swarm.transport.addresses import reach_of, split_peer
+from swarm.transport.addresses import is_relayed, reach_of, split_peer
 from swarm.transport.handlers import HandlerTasks
 from swarm.transport.hivemind_import import P2P
 from swarm.transport.options import NatOptions, check_port, daemon_flags, dialable, listen_address
@@ -29,6 +29,10 @@ from swarm.transport.p2pd import Daemon, DaemonRefused, hang_up, scratch_root
 from swarm.transport.protocol import StreamHandler
 
 STARTUP_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+"""How long one initial peer may take to answer."""
+_STRAGGLERS_S = 0.5
+_GRACE_S = 2.0
 _JOIN_LIMIT_BYTES = 128 * 1024
 _REASON_CHARS = 300
 
@@ -88,16 +92,24 @@ class Libp2pStream:
         return PeerLostError(f"peer {self._peer[-8:]} closed the stream or went away", peer=self._peer)
 
 
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Through whom a node came in: initial peers and relays, as multiaddresses with their peers."""
+
+    initial_peers: tuple[str, ...]
+    relays: tuple[str, ...]
+
+
 class Libp2pTransport:
     """A libp2p node. Create it with ``create``; it owns one daemon process and ends it in ``close``.
 
     ``p2p`` is hivemind's handle on the same daemon, for its DHT.
     """
 
-    def __init__(self, daemon: Daemon, p2p: Any, peer_id: PeerId, initial_peers: tuple[str, ...]) -> None:
+    def __init__(self, daemon: Daemon, p2p: Any, peer_id: PeerId, joined: _Joined) -> None:
         self._daemon = daemon
         self._peer_id = peer_id
-        self._initial_peers = initial_peers
+        self._joined = joined
         self._addresses: tuple[str, ...] = ()
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks = HandlerTasks()
@@ -124,7 +136,9 @@ class Libp2pTransport:
         answer. Raises ``ConfigError`` (a bad address or key file, a taken port), ``PeerUnreachableError`` (no initial
         peer answered; names them) or ``NetworkError`` (the daemon did not come up in two attempts of 60 s).
         """
-        flags = daemon_flags(listen_address(host, port), tuple(announce), tuple(initial_peers), nat or NatOptions())
+        nat = nat or NatOptions()
+        joined = _Joined(tuple(initial_peers), nat.relays)
+        flags = daemon_flags(listen_address(host, port), tuple(announce), joined.initial_peers, nat)
         identity = _read_identity(identity_path) if identity_path else Identity(os.urandom(32))
         await asyncio.to_thread(check_port, host, port)
         folder = Path(tempfile.mkdtemp(prefix="swarm-", dir=scratch_root()))
@@ -132,9 +146,10 @@ class Libp2pTransport:
             key_path = identity_path or folder / "key"
             if identity_path is None:
                 key_path.write_bytes(identity.to_protobuf())  # the folder is 0700
-            daemon = await _start_daemon(folder, [*flags, f"-id={key_path}"], tuple(initial_peers))
+            daemon = await _start_daemon(folder, [*flags, f"-id={key_path}"])
             try:
-                transport = await cls._attach(daemon, identity.peer_id, tuple(initial_peers))
+                await _join(daemon, joined.initial_peers)
+                transport = await cls._attach(daemon, identity.peer_id, joined)
             except BaseException:
                 await daemon.stop()
                 raise
@@ -145,10 +160,10 @@ class Libp2pTransport:
         return transport
 
     @classmethod
-    async def _attach(cls, daemon: Daemon, expected: PeerId, initial_peers: tuple[str, ...]) -> Libp2pTransport:
+    async def _attach(cls, daemon: Daemon, expected: PeerId, joined: _Joined) -> Libp2pTransport:
         p2p = await P2P.replicate(daemon.control_maddr)
         p2p._client.control._pending_calls = _PendingCalls()
-        transport = cls(daemon, p2p, expected, initial_peers)
+        transport = cls(daemon, p2p, expected, joined)
         try:
             found = await transport.refresh()
             if found != expected:
@@ -173,13 +188,16 @@ class Libp2pTransport:
             found, visible = await self._daemon.identify()
         except (OSError, asyncio.IncompleteReadError) as error:
             raise self._gone() from error
-        self._addresses = tuple(dict.fromkeys(split_peer(address)[0] for address in visible))
+        addresses = [split_peer(address)[0] for address in visible]
+        if not any(map(is_relayed, addresses)):  # libp2p keeps relays of private networks to itself
+            addresses += [f"{relay}/p2p-circuit" for relay in self._joined.relays]
+        self._addresses = tuple(dict.fromkeys(addresses))
         return PeerId(found)
 
     async def reach(self) -> Reach:
         """How strangers reach this node, as far as its addresses tell now. See ``addresses.reach_of``."""
         await self.refresh()
-        return reach_of(self._addresses, self._initial_peers)
+        return reach_of(self._addresses, self._joined.initial_peers)
 
     async def wait_broken(self) -> NetworkError:
         """Wait until the daemon ends while this transport is in use; the error to report then."""
@@ -234,7 +252,7 @@ class Libp2pTransport:
         await self._tasks.close()
         await asyncio.gather(*(stream.close() for stream in tuple(self._streams)))
         await _release(self.p2p)
-        await self._daemon.stop()
+        await self._daemon.stop(grace_s=_GRACE_S)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -277,20 +295,48 @@ async def _release(p2p: Any) -> None:
     await asyncio.gather(control._read_task, control._write_task, *handlers, return_exceptions=True)
 
 
-async def _start_daemon(folder: Path, flags: list[str], initial_peers: tuple[str, ...]) -> Daemon:
-    start = partial(Daemon.start, folder, flags, timeout_s=STARTUP_TIMEOUT_S)
+async def _start_daemon(folder: Path, flags: list[str]) -> Daemon:
     try:
-        try:
-            return await start()
-        except PeerUnreachableError:
-            raise
-        except NetworkError:  # slow machines miss the first deadline now and then
-            return await start()
-    except PeerUnreachableError as error:
-        raise PeerUnreachableError(
-            f"no initial peer answered: {', '.join(initial_peers)}",
-            hint="check that one of them is running and its port open, or start a new swarm without initial peers",
-        ) from error
+        return await Daemon.start(folder, flags, timeout_s=STARTUP_TIMEOUT_S)
+    except NetworkError:  # slow machines miss the first deadline now and then
+        return await Daemon.start(folder, flags, timeout_s=STARTUP_TIMEOUT_S)
+
+
+async def _join(daemon: Daemon, initial_peers: tuple[str, ...]) -> None:
+    """Connect to all initial peers at once; done soon after the first answers.
+
+    The daemon's own bootstrap is not used: it goes one by one, takes up to 60 s over dead ones, does not say why it
+    failed, and fails if a relay search has connected to the peer first.
+    """
+    attempts = [asyncio.create_task(_connect(daemon, address)) for address in initial_peers]
+    try:
+        for attempt in asyncio.as_completed(attempts):
+            if not await attempt:
+                await asyncio.wait(attempts, timeout=_STRAGGLERS_S)
+                return
+        if attempts:
+            told = "; ".join(f"{where}: {why.result()}" for where, why in zip(initial_peers, attempts, strict=True))
+            raise PeerUnreachableError(
+                f"no initial peer answered ({told})",
+                hint="check that one of them is running and its port open, or start a new swarm without initial peers",
+            )
+    finally:
+        for task in attempts:
+            task.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+
+
+async def _connect(daemon: Daemon, address: str) -> str:
+    """Connect to one multiaddress; empty if it worked, else why not."""
+    where, peer = split_peer(address)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await daemon.connect(str(peer), [where], timeout_s=CONNECT_TIMEOUT_S)
+    except TimeoutError:
+        return f"no answer in {CONNECT_TIMEOUT_S:.0f} s"
+    except (DaemonRefused, OSError, asyncio.IncompleteReadError, ValueError) as error:
+        return _reason(str(error)) or repr(error)
+    return ""
 
 
 def _read_identity(path: Path) -> Identity:

@@ -147,29 +147,30 @@ async def test_a_cancelled_read_takes_nothing(make: Make) -> None:
 
 async def test_a_reader_that_does_not_read_stops_the_writer(make: Make) -> None:
     server, client = await make(), await make()
-    go_on, received = asyncio.Event(), 0
+    go_on, sent, limit = asyncio.Event(), 0, 64 << 20
+    received: asyncio.Queue[int] = asyncio.Queue()
 
     async def handler(stream: Stream) -> None:
-        nonlocal received
         await go_on.wait()
         while True:
-            await stream.read_exactly(65536)
-            received += 65536
+            received.put_nowait(len(await stream.read_exactly(65536)))
+
+    async def pour(stream: Stream) -> None:
+        nonlocal sent
+        while sent < limit:
+            sent += 65536
+            async with asyncio.timeout(0.3):
+                await stream.write(b"\0" * 65536)
 
     await server.listen("/test/1", handler)
     stream = await dial(client, server)
-    sent, limit = 0, 64 << 20
     with pytest.raises(TimeoutError):
-        while sent < limit:
-            async with asyncio.timeout(0.3):
-                sent += 65536
-                await stream.write(b"\0" * 65536)
+        await pour(stream)
     assert sent < limit
     go_on.set()
     async with asyncio.timeout(PATIENCE_S):
         await stream.write(b"\0" * 65536)
-        while received < sent + 65536:
-            await asyncio.sleep(0)
+        assert sum([await received.get() for _ in range(sent // 65536 + 1)]) == sent + 65536
 
 
 async def test_64_streams_at_once(make: Make) -> None:

@@ -1,0 +1,223 @@
+"""The directory over real DHT nodes: several daemons in one process on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from swarm.core.clock import Clock
+from swarm.core.errors import ConfigError, NetworkError, PeerUnreachableError
+from swarm.core.ids import ModelId
+from swarm.core.keys import Identity
+from swarm.core.numerics import Numerics
+from swarm.core.records import Announcement, State, sign_announcement
+from swarm.dht.hivemind_directory import HivemindDirectory, RecordGate, announcement_key
+from swarm.dht.hivemind_import import DHTID, DHTRecord, MSGPackSerializer
+from swarm.runtime.clock import SystemClock
+from swarm.transport.addresses import join_peer
+from swarm.transport.libp2p import Libp2pTransport
+
+MODEL = ModelId.parse("demo@main#0123456789abcdef")
+OTHER = ModelId.parse("other@main#0123456789abcdef")
+PATIENCE_S = 20.0
+
+Node = tuple[Libp2pTransport, HivemindDirectory]
+Create = Callable[..., Awaitable[Node]]
+
+
+@pytest.fixture
+async def create() -> AsyncIterator[Create]:
+    made: list[Node] = []
+
+    async def make(*initial: Node, client_mode: bool = False) -> Node:
+        peers = [address_of(transport) for transport, _ in initial]
+        transport = await Libp2pTransport.create(None, initial_peers=peers)
+        try:
+            directory = await HivemindDirectory.create(transport.p2p, peers, SystemClock(), client_mode=client_mode)
+        except BaseException:
+            await transport.close()
+            raise
+        made.append((transport, directory))
+        return made[-1]
+
+    yield make
+    for transport, directory in made:
+        await directory.close()
+        await transport.close()
+
+
+def address_of(transport: Libp2pTransport) -> str:
+    return join_peer(transport.addresses[0], transport.peer_id)
+
+
+def signed(
+    identity: Identity,
+    *,
+    lifetime_s: float = 60.0,
+    model: ModelId = MODEL,
+    clock: Clock | None = None,
+    **fields: object,
+) -> tuple[bytes, Announcement]:
+    now_s = (clock or SystemClock()).wall_s()
+    announcement = Announcement(
+        model=str(model),
+        layer_count=30,
+        peer=identity.peer_id,
+        start=0,
+        end=10,
+        numerics=Numerics("float32"),
+        instance=1,
+        sequence=1,
+        started_s=now_s - 100,
+        expires_s=now_s + lifetime_s,
+        **fields,  # type: ignore[arg-type]
+    )
+    return sign_announcement(identity, announcement), announcement
+
+
+def identities(count: int) -> list[Identity]:
+    return sorted((Identity(os.urandom(32)) for _ in range(count)), key=lambda identity: identity.peer_id)
+
+
+async def peers_seen(directory: HivemindDirectory, model: ModelId = MODEL) -> list[str]:
+    return [announcement.peer for announcement, _ in await directory.servers(model)]
+
+
+async def test_everybody_reads_what_everybody_announced(create: Create) -> None:
+    first = await create()
+    nodes = [first, await create(first), await create(first)]
+    client = await create(first, client_mode=True)
+    servers = identities(3)
+    records = [signed(identity) for identity in servers]
+    assert await peers_seen(client[1]) == []
+    for (_, directory), (record, announcement) in zip(nodes, records, strict=True):
+        await directory.announce(record, announcement)
+    for _, directory in (*nodes, client):
+        found = await directory.servers(MODEL)
+        assert [record for _, record in found] == [record for record, _ in records]
+        assert [announcement for announcement, _ in found] == [announcement for _, announcement in records]
+        assert await directory.servers(OTHER) == []
+        assert directory.dropped == 0
+
+
+async def test_a_later_announcement_replaces_and_offline_removes(create: Create) -> None:
+    first = await create()
+    second = await create(first)
+    (identity,) = identities(1)
+    await first[1].announce(*signed(identity, state=State.JOINING))
+    await first[1].announce(*signed(identity, lifetime_s=61, state=State.ONLINE))
+    ((announcement, _),) = await second[1].servers(MODEL)
+    assert announcement.state is State.ONLINE
+    with pytest.raises(NetworkError, match="no node"):
+        await first[1].announce(*signed(identity, lifetime_s=30))
+    await first[1].announce(*signed(identity, lifetime_s=62, state=State.OFFLINE))
+    assert await second[1].servers(MODEL) == []
+
+
+async def test_an_expired_announcement_is_gone(create: Create) -> None:
+    first = await create()
+    second = await create(first)
+    (identity,) = identities(1)
+    await first[1].announce(*signed(identity, lifetime_s=2))
+    assert await peers_seen(second[1]) == [identity.peer_id]
+    async with asyncio.timeout(PATIENCE_S):
+        while await peers_seen(second[1]):  # noqa: ASYNC110  # hivemind reads the machine's clock
+            await asyncio.sleep(0.05)
+    with pytest.raises(NetworkError):
+        await first[1].announce(*signed(identity, lifetime_s=-1))
+
+
+async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: Create) -> None:
+    first = await create()
+    liar = await create(first)
+    reader = await create(first, client_mode=True)
+    victim, other = identities(2)
+    record, announcement = signed(victim)
+    await first[1].announce(record, announcement)
+    node, key, far_s = liar[1]._node, announcement_key(str(MODEL)), announcement.expires_s + 100
+    node.protocol.record_validator = None  # the liar's own node lets everything pass
+    forged = MSGPackSerializer.dumps(signed(other)[0])
+    for value, subkey in (
+        (b"wipe", None),
+        (b"\x00garbage", victim.peer_id),
+        (signed(other)[0], victim.peer_id),
+        (record, victim.peer_id),  # the genuine record, but living longer than was signed
+        (record, 7),
+        ({"a": forged}, victim.peer_id),
+    ):
+        await node.store(key, value, far_s, subkey=subkey)
+    assert await peers_seen(first[1]) == [victim.peer_id]
+    assert await peers_seen(reader[1]) == [victim.peer_id]
+    assert first[1].dropped >= 6
+    assert reader[1].dropped >= 1
+    await first[1].announce(*signed(victim, lifetime_s=90))  # and the victim can still announce
+    assert await peers_seen(reader[1]) == [victim.peer_id]
+
+
+async def test_a_record_of_another_model_cannot_stand_under_this_one(create: Create) -> None:
+    gate = RecordGate(SystemClock())
+    (identity,) = identities(1)
+    record, announcement = signed(identity, model=OTHER)
+
+    def entry(model: ModelId, expires_s: float = announcement.expires_s) -> DHTRecord:
+        return DHTRecord(
+            DHTID.generate(source=announcement_key(str(model))).to_bytes(),
+            MSGPackSerializer.dumps(identity.peer_id),
+            MSGPackSerializer.dumps(record),
+            expires_s,
+        )
+
+    assert gate.validate(entry(OTHER))
+    assert not gate.validate(entry(MODEL))
+    assert not gate.validate(entry(OTHER, announcement.expires_s + 1))
+    assert not gate.validate(DHTRecord(b"", b"\xc1", b"\xc1", float("nan")))
+    assert sum(gate.dropped.values()) == 3
+
+
+async def test_a_dead_directory_is_an_error_for_a_client_and_comes_back(create: Create) -> None:
+    first = await create()
+    client = await create(first, client_mode=True)
+    await first[1].close()
+    await first[0].close()
+    with pytest.raises(PeerUnreachableError, match=r"127\.0\.0\.1"):
+        await client[1].servers(MODEL)
+    with pytest.raises(NetworkError):
+        await client[1].announce(*signed(identities(1)[0]))
+
+
+async def test_a_server_that_lost_everybody_still_knows_itself(create: Create) -> None:
+    first = await create()
+    server = await create(first)
+    (identity,) = identities(1)
+    await server[1].announce(*signed(identity))
+    await first[1].close()
+    await first[0].close()
+    assert await peers_seen(server[1]) == [identity.peer_id]
+    await server[1].announce(*signed(identity, lifetime_s=70))
+
+
+async def test_no_initial_peer_in_the_directory_is_an_error_that_names_them(create: Create) -> None:
+    transport = await Libp2pTransport.create(None)
+    try:
+        dead = f"/ip4/127.0.0.1/tcp/1/p2p/{identities(1)[0].peer_id}"
+        with pytest.raises(PeerUnreachableError, match="tcp/1/") as caught:
+            await HivemindDirectory.create(transport.p2p, [dead], SystemClock())
+        assert caught.value.hint
+        with pytest.raises(ConfigError, match="nonsense"):
+            await HivemindDirectory.create(transport.p2p, ["nonsense"], SystemClock())
+    finally:
+        await transport.close()
+
+
+async def test_after_close_every_call_says_so_and_the_transport_lives_on(create: Create) -> None:
+    transport, directory = await create()
+    await directory.close()
+    await directory.close()
+    with pytest.raises(NetworkError, match="closed"):
+        await directory.servers(MODEL)
+    again = await HivemindDirectory.create(transport.p2p, [], SystemClock())
+    assert await again.servers(MODEL) == []
+    await again.close()
