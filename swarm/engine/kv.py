@@ -28,13 +28,13 @@ class KVSlot:
         self._layers: list[Buffers | None] = [None] * layer_count
 
     def layers(self) -> list[Buffers | None]:
-        """The buffers as of now; the list stays usable for a forward already running when ``close`` is called."""
+        """The buffers, None for a layer that has not written; a running forward keeps this list beyond ``close``."""
         return self._layers
 
     def release(self) -> None:
-        """Drop the buffers; a running forward keeps its own reference until it ends."""
+        """Close and drop the buffers. A forward that runs meanwhile ends on the old ones, or on ones of its own."""
         self.closed = True
-        self._layers = []
+        self._layers = [None] * len(self._layers)
         self.length = 0
 
 

@@ -1,9 +1,9 @@
 """Linear layers on the CPU through oneDNN, their weights laid out for few rows.
 
 A decode step multiplies one to eight rows by every weight and could run at the speed of memory. torch's ``F.linear``
-hands float32 to a BLAS whose products of few rows reach half of that. Measured on one core, float32 weights of 1536 x 576
-and the like, in GB/s of weights read, ``F.linear`` → this: 1 row 12 → 17, 3 rows 7 → 17, 8 rows 8 → 13; bfloat16
-9 → 24, 8 → 18, 7 → 14.
+hands float32 to a BLAS whose products of few rows reach half of that. Measured on one core, float32 weights of
+1536 x 576 and the like, in GB/s of weights read, ``F.linear`` → this: 1 row 12 → 17, 3 rows 7 → 17, 8 rows 8 → 13;
+bfloat16 9 → 24, 8 → 18, 7 → 14.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def speed_up_linears(root: nn.Module, *, pack: bool) -> int:
     missing or answers with anything but the plain product. ``pack`` lays weights out anew, one at a time, giving the
     old memory back; without it they stay where they are.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return 0
     replaced = 0
     for parent in list(root.modules()):

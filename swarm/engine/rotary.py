@@ -37,8 +37,9 @@ class SessionRotary(nn.Module):
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None) -> Any:
         """Tables of all packed rows; ``x`` gives dtype and device, ``position_ids`` are ``[1, T]``."""
-        if self.state.probe:
-            return self._whole(x, position_ids, layer_type)
+        if self.state.probe:  # on meta only shapes matter, and the family's module may look at values
+            rows = torch.arange(position_ids.shape[1])
+            return tuple(table.to(x.device) for table in self._compute(torch.empty(0), rows, 0, layer_type))
         batch = self.state.current()
         kind = self._kind(layer_type)
         if kind == "dynamic" or kind == "longrope":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,17 @@ DEEPSEEK: dict[str, Any] = {
     "topk_group": 1,
     "first_k_dense_replace": 2,
 }
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+GPT_OSS: dict[str, Any] = {
+    "head_dim": 8,
+    "num_local_experts": 4,
+    "sliding_window": 6,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
 WINDOW = 6
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention"]
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16}
@@ -87,19 +98,7 @@ def configs() -> dict[str, PretrainedConfig]:
             **base, **MOE, head_dim=8, moe_intermediate_size=24, num_experts=4, mlp_only_layers=[1]
         ),
         "phi3": Phi3Config(**base),
-        "gpt_oss": GptOssConfig(
-            **base,
-            **MOE,
-            head_dim=8,
-            num_local_experts=4,
-            sliding_window=WINDOW,
-            rope_parameters={
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 4.0,
-                "original_max_position_embeddings": 32,
-            },
-        ),  # fmt: skip
+        "gpt_oss": GptOssConfig(**(base | MOE | GPT_OSS)),
         "deepseek_v3": DeepseekV3Config(**(base | MOE | MLA | DEEPSEEK)),
     }
 
@@ -108,7 +107,7 @@ def extra_configs() -> dict[str, PretrainedConfig]:
     """Rotary tables that depend on the length, and tied embeddings."""
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
     return {
-        "phi3-longrope": Phi3Config(**BASE, rope_parameters=dict(LONG)),
+        "phi3-longrope": Phi3Config(**BASE, original_max_position_embeddings=16, rope_parameters=dict(LONG)),
         "llama-dynamic": LlamaConfig(**(BASE | {"max_position_embeddings": 16}), rope_parameters=dynamic),
         "llama-tied": LlamaConfig(**BASE, tie_word_embeddings=True),
     }
@@ -198,12 +197,12 @@ class Chain:
         return [np.frombuffer(rows or b"", dtype=np.float32).reshape(-1, width) for rows in hidden]
 
     def reference(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits ``[n, vocab]`` of one whole-model call."""
+        """Logits ``[n, vocab]`` of one whole-model call, on a copy: a dynamic rotary module remembers long calls."""
         with torch.no_grad():
-            return self.whole(torch.tensor([list(ids)]), use_cache=False).logits[0].float().numpy()
+            return copy.deepcopy(self.whole)(torch.tensor([list(ids)]), use_cache=False).logits[0].float().numpy()
 
 
-def make_chain(config: PretrainedConfig, spans: Sequence[Span] = SPLIT, kv_tokens: int = 1024) -> Chain:
+def make_chain(config: PretrainedConfig, spans: Sequence[Span] = SPLIT, kv_tokens: int = 4096) -> Chain:
     whole = whole_model(config)
     engines = []
     for span in spans:
