@@ -261,7 +261,7 @@ async def test_failed_and_abandoned_dials_leave_no_socket_behind(create: Create)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-async def test_closing_leaves_no_task_no_file_and_no_process() -> None:
+async def test_closing_leaves_no_task_no_file_no_process_and_no_word(caplog: pytest.LogCaptureFixture) -> None:
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     server, client = await Libp2pTransport.create(None), await Libp2pTransport.create(None)
@@ -277,6 +277,7 @@ async def test_closing_leaves_no_task_no_file_and_no_process() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
     await asyncio.sleep(0)
     assert len(set(os.listdir("/proc/self/fd")) - before) == 0
+    assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
 
 
 async def test_an_answer_to_a_cancelled_call_is_no_answer() -> None:
