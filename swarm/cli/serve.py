@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import secrets
-import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from swarm import __version__
+from swarm.cli.checks import check_addresses
 from swarm.cli.console import Console, HumanConsole, JsonConsole
-from swarm.cli.probe import probe
-from swarm.core.errors import ConfigError, SwarmError
-from swarm.core.keys import Identity
-from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS, Numerics
-from swarm.core.records import Announcement, Reach, State
+from swarm.core.errors import ConfigError
+from swarm.core.limits import MAX_NAME_CHARS
+from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS
 from swarm.core.spans import Span
-from swarm.dht.hivemind_directory import HivemindDirectory
-from swarm.engine.executor import SpanEngine
-from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
-from swarm.engine.weights import LoadOptions
-from swarm.models.files import ModelFiles
-from swarm.models.progress import ProgressLine, human_bytes
+from swarm.models.progress import ProgressLine
 from swarm.models.resolve import resolve
-from swarm.runtime.clock import SystemClock
 from swarm.runtime.folders import data_folder
 from swarm.runtime.identity import IdentityLock, load_or_create
-from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
-from swarm.server.service import Server, ServerParts
-from swarm.transport.addresses import join_peer
-from swarm.transport.libp2p import Libp2pTransport
-from swarm.transport.options import NatOptions
 
 DEFAULTS = ServerConfig()
 EXAMPLES = """\
@@ -88,17 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if bool(options.initial_peers) == options.new_swarm:
-        raise ConfigError(
-            "a server needs either --initial-peers or --new-swarm",
-            hint="join with an address another server printed, or start a swarm of your own with --new-swarm",
-        )
-    if options.kv_tokens is not None and options.kv_tokens < 1:
-        raise ConfigError(f"--kv-tokens is {options.kv_tokens}", hint="give at least 1")
-    if options.max_sessions < 1:
-        raise ConfigError(f"--max-sessions is {options.max_sessions}", hint="give at least 1")
-    if len(options.public_name) > 64:
-        raise ConfigError("--public-name is longer than 64 characters")
+    check(options)
     console: Console = JsonConsole(sys.stdout) if options.json else HumanConsole(sys.stdout)
     span = Span.parse(options.blocks)
     path = options.identity or data_folder() / "identity.key"
@@ -107,197 +78,32 @@ def run(options: argparse.Namespace) -> int:
         progress = console.progress if options.json else ProgressLine(sys.stderr)
         files = resolve(options.model, revision=options.revision, progress=progress)
         span = span.within(files.layer_count)
-        opened = open_span(files, _request(options, files, span), progress)
-        host = Host(options, console, files, identity, path, opened)
-        return asyncio.run(host.serve())
+        console.event("starting", f"Starting a server for layers {span} of {files.name}…", span=[span.start, span.end])
+        from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
+
+        return asyncio.run(Host(options, console, files, span, identity, path).serve())
 
 
-def _request(options: argparse.Namespace, files: ModelFiles, span: Span) -> SpanRequest:
-    return SpanRequest(
-        span=span,
-        embeddings=span.start == 0 and not options.no_head,
-        head=span.end == files.layer_count and not options.no_head,
-        weights=LoadOptions(options.device, options.dtype, options.quantization),
-        kv_tokens=options.kv_tokens,
-        threads=options.threads,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One server process from its loaded engine to its end."""
-
-    options: argparse.Namespace
-    console: Console
-    files: ModelFiles
-    identity: Identity
-    identity_path: Path
-    opened: OpenedSpan
-
-    @property
-    def engine(self) -> SpanEngine:
-        return self.opened.engine
-
-    async def serve(self) -> int:
-        """Join, prove, announce, serve until a signal or a fatal error, leave. Returns the exit code."""
-        stop = asyncio.Event()
-        hurry = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
-        joining = asyncio.create_task(self._join())
-        await asyncio.wait({joining, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        if not joining.done():
-            joining.cancel()
-        try:
-            transport, directory, server = await joining
-        except asyncio.CancelledError:
-            return 130
-        try:
-            ready = asyncio.create_task(self._open_doors(transport, directory, server))
-            await _first(stop, server.fatal, ready)
-            await self._leave(server, hurry, ready)
-        finally:
-            await directory.close()
-            await transport.close()
-        if ready.done() and not ready.cancelled() and (error := ready.exception()) is not None:
-            raise error
-        if server.fatal.done():
-            raise server.fatal.result()
-        self.console.event("stopped", "Stopped; the announcement is withdrawn.")
-        return 0
-
-    async def _join(self) -> tuple[Libp2pTransport, HivemindDirectory, Server]:
-        options, clock = self.options, SystemClock()
-        peers: Sequence[str] = tuple(options.initial_peers)
-        transport = await Libp2pTransport.create(
-            self.identity_path,
-            host=options.host,
-            port=options.port,
-            announce=tuple(options.announce),
-            initial_peers=peers,
-            nat=NatOptions(auto_relay=bool(peers), relays=tuple(options.relay)),
+def check(options: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` for what is wrong whatever the model and the network say."""
+    if bool(options.initial_peers) == options.new_swarm:
+        both = "not both of" if options.new_swarm else "either"
+        raise ConfigError(
+            f"a server needs {both} --initial-peers {'and' if options.new_swarm else 'or'} --new-swarm",
+            hint="join with an address another server printed, or start a swarm of your own with --new-swarm",
         )
-        try:
-            directory = await HivemindDirectory.create(transport.p2p, peers, clock)
-        except BaseException:
-            await transport.close()
-            raise
-        config = ServerConfig(
-            max_sessions=options.max_sessions,
-            idle_timeout_s=options.idle_timeout,
-            drain_timeout_s=options.drain_timeout,
-            public_name=options.public_name,
-        )
-        base = self._announcement(transport.addresses, clock.wall_s(), await transport.reach())
-        announcer = Announcer(directory, self.identity, clock, base, config)
-        server = Server(ServerParts(transport, self.engine, announcer, clock), config)
-        await server.start()
-        return transport, directory, server
-
-    def _announcement(self, addresses: tuple[str, ...], now_s: float, reach: Reach) -> Announcement:
-        info = self.engine.info
-        return Announcement(
-            model=str(self.files.model_id),
-            layer_count=info.layer_count,
-            peer=self.identity.peer_id,
-            start=info.span.start,
-            end=info.span.end,
-            head=info.head,
-            embeddings=info.embeddings,
-            addresses=addresses[:16],
-            reach=reach,
-            state=State.JOINING,
-            numerics=Numerics(info.dtype, info.quantization),
-            kv_tokens=self.engine.free_tokens,
-            context_tokens=info.context_tokens,
-            memory_bytes=info.memory_bytes,
-            software=f"swarm {__version__}",
-            public_name=self.options.public_name,
-            instance=secrets.randbits(63),
-            sequence=0,
-            started_s=now_s,
-            expires_s=now_s,
-        )
-
-    async def _open_doors(self, transport: Libp2pTransport, directory: HivemindDirectory, server: Server) -> None:
-        """Banner, self-probe, announcement, READY, in this order."""
-        self._banner(transport, server.parts.announcer.current)
-        self.console.event("probing", "Checking that this server answers strangers…")
-        announcer = server.parts.announcer
-        report = await probe(announcer.current, announcer.signed(), self.engine.info.hidden_size)
-        await server.announce()
-        joined = await directory.servers(self.files.model_id)
-        self.console.event(
-            "ready",
-            f"READY  serving layers {self.engine.info.span} of {self.files.name}; prefill {report.prefill_s * 1e3:.0f} "
-            f"ms, decode step {report.decode_s * 1e3:.0f} ms; {len(joined)} servers in the swarm. Ctrl-C to leave.",
-            prefill_s=report.prefill_s,
-            decode_s=report.decode_s,
-            servers=len(joined),
-        )
-        await asyncio.Event().wait()
-
-    def _banner(self, transport: Libp2pTransport, announced: Announcement) -> None:
-        info = self.engine.info
-        if self.opened.note:
-            self.console.warning(self.opened.note)
-        joins = [join_peer(address, transport.peer_id) for address in announced.addresses]
-        kv_bytes = announced.kv_tokens * info.kv_bytes_per_token
-        lines = [
-            f"peer id   {transport.peer_id}",
-            f"model     {self.files.model_id}",
-            f"span      {info.span} of {info.layer_count} layers"
-            + (", with embeddings" if info.embeddings else "")
-            + (", with LM head" if info.head else ""),
-            f"device    {info.device}, {announced.numerics}",
-            f"memory    {human_bytes(info.memory_bytes)} of weights, KV for {announced.kv_tokens} tokens "
-            f"(up to {human_bytes(kv_bytes)})",
-            f"reach     {announced.reach.value}",
-        ]
-        if joins:
-            join = f"--model {self.options.model} --initial-peers {joins[0]}"
-            lines += ["", "Others join with:", f"  python -m swarm.server --blocks A:B {join}"]
-            lines += ["and ask with:", f'  python -m swarm generate "Hello" {join}']
-        self.console.event(
-            "banner",
-            "\n".join(lines),
-            peer=transport.peer_id,
-            model=str(self.files.model_id),
-            span=[info.span.start, info.span.end],
-            device=info.device,
-            numerics=str(announced.numerics),
-            memory_bytes=info.memory_bytes,
-            kv_tokens=announced.kv_tokens,
-            reach=announced.reach.value,
-            addresses=joins,
-        )
-
-    async def _leave(self, server: Server, hurry: asyncio.Event, ready: asyncio.Task[None]) -> None:
-        """Drain, unless a second signal or a fatal error says to go at once."""
-        running = len(server.table)
-        if running and not server.fatal.done():
-            self.console.event("draining", f"Leaving: {running} sessions may finish. Ctrl-C again to go at once.")
-        ready.cancel()
-        with contextlib.suppress(asyncio.CancelledError, SwarmError):
-            await ready
-        if server.fatal.done() or hurry.is_set():
-            await server.leave()
-            return
-        stopping = asyncio.create_task(server.stop())
-        hurrying = asyncio.create_task(hurry.wait())
-        await asyncio.wait({stopping, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-        hurrying.cancel()
-        if not stopping.done():
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
-            await server.leave()
-        else:
-            await stopping
-
-
-async def _first(stop: asyncio.Event, fatal: asyncio.Future[SwarmError], ready: asyncio.Task[None]) -> None:
-    waiting = asyncio.create_task(stop.wait())
-    things: set[asyncio.Future[Any]] = {waiting, fatal, ready}
-    await asyncio.wait(things, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+    check_addresses("--initial-peers", options.initial_peers)
+    check_addresses("--relay", options.relay)
+    check_addresses("--announce", options.announce, with_peer=False)
+    if not 0 <= options.port <= 65535:
+        raise ConfigError(f"--port {options.port} is outside 0 to 65535", hint="0 takes any free one")
+    for flag in ("kv_tokens", "max_sessions", "threads"):
+        value = getattr(options, flag)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{flag.replace('_', '-')} is {value}", hint="give at least 1")
+    for flag in ("idle_timeout", "drain_timeout"):
+        if not getattr(options, flag) >= 0:  # a NaN fails this too
+            raise ConfigError(f"--{flag.replace('_', '-')} is {getattr(options, flag)}", hint="give seconds from 0 on")
+    name = options.public_name
+    if len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise ConfigError(f"--public-name must be printable and at most {MAX_NAME_CHARS} characters long")
