@@ -150,14 +150,13 @@ def _pick(candidates: Sequence[Announcement], salt: int) -> Announcement:
 def _cut(chain: Sequence[Announcement], layer_count: int) -> tuple[Stage, ...]:
     """Assign each server its part of the model.
 
-    In a shortest chain a server never reaches its successor's successor, so cuts chosen anywhere in the overlaps of
-    neighbours grow strictly.
+    In a shortest chain no server reaches its successor's successor, so cuts anywhere in the overlaps of neighbours grow
+    strictly; equal shares are at least one layer, so the first and the last stage are not empty either.
     """
     cuts = [0]
     for index, (server, successor) in enumerate(pairwise(chain), start=1):
         ideal = round(layer_count * index / len(chain))
-        low, high = max(successor.start, cuts[-1] + 1), min(server.end, layer_count - 1)
-        cuts.append(min(max(ideal, low), high))
+        cuts.append(min(max(ideal, successor.start), server.end))
     cuts.append(layer_count)
     return tuple(
         Stage(server.peer_id, Span(start, end), server)

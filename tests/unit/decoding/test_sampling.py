@@ -72,7 +72,7 @@ def far_from_the_cut(logits: np.ndarray, history: list[int], params: SamplingPar
     return bool(np.abs(np.cumsum(chances) - (1 - params.top_p)).min() > 1e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(logits=any_logits, history=histories, params=params_strategy)
 def test_warp_equals_transformers_processors(logits: np.ndarray, history: list[int], params: SamplingParams) -> None:
     if not far_from_the_cut(logits, history, params):
@@ -87,7 +87,7 @@ def test_warp_equals_transformers_processors(logits: np.ndarray, history: list[i
     np.testing.assert_allclose(actual[above], expected[above], rtol=2e-5, atol=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(logits=any_logits, history=histories, params=params_strategy)
 def test_greedy_equals_transformers_in_float32(logits: np.ndarray, history: list[int], params: SamplingParams) -> None:
     greedy = SamplingParams(repetition_penalty=params.repetition_penalty, logit_bias=params.logit_bias)

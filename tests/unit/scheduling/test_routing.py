@@ -149,7 +149,7 @@ def check_reason(message: str, servers: list[Announcement], needs: RouteNeeds) -
         assert needs.numerics == "same"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(servers=clusters(), needs=needs_strategy, salt=st.integers(-(2**64), 2**64))
 def test_as_few_servers_as_exhaustive_search_finds(servers: list[Announcement], needs: RouteNeeds, salt: int) -> None:
     fewest = fewest_by_search(servers, needs)
