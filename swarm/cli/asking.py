@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from swarm.cli.checks import check_addresses
 from swarm.client.blocking import SwarmModel
 from swarm.client.request import Options
 from swarm.client.results import GenerationResult, Progress
@@ -57,6 +58,7 @@ def question_options(options: argparse.Namespace) -> Options:
 
 def connect(options: argparse.Namespace) -> SwarmModel:
     """Join the swarm; weights of a local head show their progress."""
+    check_addresses("--initial-peers", options.initial_peers)
     return SwarmModel.connect(
         options.model,
         initial_peers=options.initial_peers,
@@ -74,7 +76,7 @@ class PrefillLine:
         self._shown = False
 
     def __call__(self, progress: Progress) -> None:
-        if not sys.stderr.isatty():
+        if progress.phase == "decode" or not sys.stderr.isatty():
             return
         words = {"routing": "looking for servers", "opening": "opening", "waiting": "waiting", "prefill": "reading"}
         figures = f" {progress.done}/{progress.total} tokens" if progress.total else ""

@@ -93,6 +93,7 @@ class Generation:
         first_s = self.clock.monotonic_s()
         while True:
             self._note(choice, answer)
+            self.progress(Progress("decode", len(answer.tokens), self.max_new_tokens))
             release = watch.push(choice.token_id)
             if release.text:
                 answer.text += release.text

@@ -55,9 +55,13 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a generation stands: ``done`` of ``total`` prompt tokens are computed by the whole chain."""
+    """Where a generation stands.
 
-    phase: Literal["routing", "opening", "waiting", "prefill"]
+    ``prefill``: ``done`` of ``total`` prompt tokens are computed by the whole chain. ``decode``: ``done`` tokens of at
+    most ``total`` have come. Callbacks run in the client's event loop and must not block it.
+    """
+
+    phase: Literal["routing", "opening", "waiting", "prefill", "decode"]
     done: int = 0
     total: int = 0
     detail: str = ""

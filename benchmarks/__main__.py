@@ -1,0 +1,37 @@
+"""``python -m benchmarks NAME``: run one measurement and print it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib import import_module
+
+NAMES = {
+    "decode": "one session against transformers generate: tokens per second, first token, wire bytes, busy DHT",
+    "concurrency": "aggregate tokens per second of 1, 2, 4 and 8 sessions",
+}
+
+
+def main() -> int:
+    """Run the benchmark named on the command line; exit code 0 whatever the figures are."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    chosen = next((word for word in sys.argv[1:] if word in NAMES), None)
+    for name, summary in NAMES.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        if name == chosen:
+            import_module(f"benchmarks.{name}").add_arguments(command)
+    options = parser.parse_args()
+    figures = import_module(f"benchmarks.{options.name}").measure(options)
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        for key, value in figures.items():
+            print(f"{key:32} {value:.4g}" if isinstance(value, float) else f"{key:32} {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""A busy DHT: other nodes that look up and store records at the servers under test, at a fixed rate."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from swarm.core.errors import NetworkError
+from swarm.core.ids import ModelId
+from swarm.core.keys import Identity
+from swarm.core.numerics import Numerics
+from swarm.core.records import Announcement, sign_announcement
+from swarm.dht.hivemind_directory import HivemindDirectory
+from swarm.runtime.clock import SystemClock
+from swarm.transport.libp2p import Libp2pTransport
+
+CALLS_PER_S = 20
+"""Lookups and stores a second, in turns: what about a hundred servers and clients would ask of one node."""
+
+
+@asynccontextmanager
+async def busy_dht(peers: Sequence[str]) -> AsyncIterator[None]:
+    """Load the servers' DHT while the block runs, under a model id of its own."""
+    clock = SystemClock()
+    transport = await Libp2pTransport.create(None, initial_peers=peers)
+    directory = await HivemindDirectory.create(transport.p2p, peers, clock, client_mode=True)
+    load = asyncio.create_task(_load(directory, clock))
+    try:
+        yield
+    finally:
+        load.cancel()
+        await asyncio.gather(load, return_exceptions=True)
+        await directory.close()
+        await transport.close()
+
+
+async def _load(directory: HivemindDirectory, clock: SystemClock) -> None:
+    model = ModelId("load", "main", secrets.token_hex(8))
+    identities = [Identity(secrets.token_bytes(32)) for _ in range(50)]
+    running: set[asyncio.Task[None]] = set()
+    try:
+        for turn in range(10**9):
+            task = asyncio.create_task(_call(directory, model, identities[turn % 50], clock, store=turn % 2 == 0))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            await asyncio.sleep(1 / CALLS_PER_S)
+    finally:  # calls in flight end by themselves: hivemind does not tidy up after a cancelled one
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _call(
+    directory: HivemindDirectory, model: ModelId, identity: Identity, clock: SystemClock, *, store: bool
+) -> None:
+    try:
+        if not store:
+            await directory.servers(model)
+            return
+        now_s = clock.wall_s()
+        announcement = Announcement(
+            model=str(model),
+            layer_count=30,
+            peer=identity.peer_id,
+            start=0,
+            end=10,
+            numerics=Numerics("float32"),
+            instance=1,
+            sequence=int(now_s * 1000),
+            started_s=now_s,
+            expires_s=now_s + 60,
+        )
+        await directory.announce(sign_announcement(identity, announcement), announcement)
+    except NetworkError:
+        return  # the load goes on, whatever one call meets
