@@ -148,6 +148,8 @@ class Libp2pTransport:
                 key_path.write_bytes(identity.to_protobuf())  # the folder is 0700
             daemon = await _start_daemon(folder, [*flags, f"-id={key_path}"])
             try:
+                if identity_path is None:
+                    key_path.unlink()  # the daemon has read it, and a killed process would leave it behind
                 await _join(daemon, joined.initial_peers)
                 transport = await cls._attach(daemon, identity.peer_id, joined)
             except BaseException:

@@ -52,6 +52,8 @@ def daemon_flags(listen: str, announce: tuple[str, ...], initial_peers: tuple[st
         "-relayTimeLimit=24h",
         "-relay=1",
         "-connManager=1",
+        "-connLo=1024",  # above connHi it closes connections, streams or not, down to connLo
+        "-connHi=2048",
         "-tls=1",
         "-idleTimeout=30s",
         {"auto": "-dht=1", "server": "-dhtServer=1", "client": "-dhtClient=1"}[nat.dht_mode],

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -86,12 +87,13 @@ async def ended(pid: int) -> None:
 @pytest.fixture
 async def node() -> AsyncIterator[tuple[asyncio.subprocess.Process, PeerId, str, int]]:
     """A node in a process of its own: (process, peer, address, its daemon's process id)."""
+    scratch = tempfile.TemporaryDirectory(prefix="t")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", NODE),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONASYNCIODEBUG": "0"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONASYNCIODEBUG": "0", "TMPDIR": scratch.name},
     )
     assert process.stdout is not None
     peer, address, pid = (await process.stdout.readline()).decode().split()
@@ -100,6 +102,7 @@ async def node() -> AsyncIterator[tuple[asyncio.subprocess.Process, PeerId, str,
         process.kill()
     await process.communicate()
     await ended(int(pid))
+    scratch.cleanup()
 
 
 async def test_a_node_that_is_killed_leaves_an_end_and_no_daemon(
