@@ -1,0 +1,327 @@
+"""Whole swarms in one process: real engines, servers and clients; only the network and the directory are in memory.
+
+``Swarm`` is made by the ``swarm`` fixture, which checks after every test that nothing leaked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from transformers import AutoModelForCausalLM, LlamaConfig
+from virtual_time import LoopClock
+
+from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.tokenizer import Tokenizer
+from swarm.core.ids import PeerId
+from swarm.core.keys import Identity
+from swarm.core.numerics import Numerics
+from swarm.core.records import Announcement, State
+from swarm.core.spans import Span
+from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
+from swarm.engine.executor import SpanEngine
+from swarm.engine.opening import SpanRequest, open_span
+from swarm.engine.weights import LoadOptions
+from swarm.models.files import ModelFiles
+from swarm.models.folder import open_folder
+from swarm.models.progress import silent
+from swarm.server.announcer import Announcer
+from swarm.server.config import ServerConfig
+from swarm.server.service import Server, ServerParts
+from swarm.transport.memory import LinkShape, MemoryNetwork, MemoryTransport
+
+LAYERS = 5
+CONTEXT = 640
+SPANS = ("0:1", "1:3", "3:5")
+"""An uneven cut of the five layers."""
+SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>")
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+MOMENT_S = 0.01
+"""Virtual: sleeping so long returns once nobody else can run."""
+
+
+def write_model(folder: Path, seed: int = 0) -> None:
+    """A tiny random llama with a byte tokenizer and a chat template, as ``save_pretrained`` leaves it."""
+    vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = Backend(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.25)
+            else:
+                parameter.uniform_(0.3, 1.0)
+    model.save_pretrained(folder)
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+
+
+class Reference:
+    """The whole model by transformers alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tokenizer = Tokenizer.of(open_folder(folder))
+
+    def greedy(self, prompt: str | Sequence[int], new_tokens: int, **options: Any) -> list[int]:
+        """transformers' own greedy ids after ``prompt``; the end token, if it comes, included."""
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        with torch.no_grad():
+            out = self.model.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                do_sample=False,
+                max_new_tokens=new_tokens,
+                **options,
+            )
+        return out[0, len(ids) :].tolist()
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """Float64 ``[n, vocab]``."""
+        with torch.no_grad():
+            return self.model(torch.tensor([list(ids)]), use_cache=False).logits[0].double()
+
+
+@dataclass(slots=True)
+class Node:
+    """One server and the ways to look into it."""
+
+    identity: Identity
+    transport: MemoryTransport
+    directory: MemoryDirectory
+    engine: SpanEngine
+    server: Server
+    rows: list[int] = field(default_factory=list)
+    """Rows of each work the engine computed, in order."""
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer_id
+
+    @property
+    def short(self) -> str:
+        return self.peer[-8:]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing reserved, nothing registered, nobody waiting."""
+        table = self.server.table
+        return not len(table) and self.engine.free_tokens == self.server.parts.announcer.current.kv_tokens
+
+
+class Engines:
+    """Loads each span once for all tests."""
+
+    def __init__(self, files: ModelFiles) -> None:
+        self.files = files
+        self._opened: dict[tuple[object, ...], SpanEngine] = {}
+
+    def get(self, span: Span, *, kv_tokens: int, weights: LoadOptions, whole_ends: bool = True) -> SpanEngine:
+        key = (span, kv_tokens, weights.dtype, weights.quantization, whole_ends)
+        if key not in self._opened:
+            request = SpanRequest(
+                span=span,
+                embeddings=whole_ends and span.start == 0,
+                head=whole_ends and span.end == LAYERS,
+                weights=weights,
+                kv_tokens=kv_tokens,
+                threads=1,
+            )
+            self._opened[key] = open_span(self.files, request, silent).engine
+        return self._opened[key]
+
+    def forget_leaky(self, engine: SpanEngine) -> None:
+        """A failed test's engine is not handed to the next one."""
+        self._opened = {key: kept for key, kept in self._opened.items() if kept is not engine}
+
+
+class Recorder:
+    """A ``SpanEngine`` that notes how many rows each work had, and may be told to fail."""
+
+    def __init__(self, engine: SpanEngine, rows: list[int]) -> None:
+        self._engine = engine
+        self._rows = rows
+        self.before: Callable[[], None] | None = None
+
+    def run(self, batch: Sequence[Any]) -> Any:
+        if self.before is not None:
+            self.before()
+        outputs = self._engine.run(batch)
+        self._rows.extend(work.rows for work in batch)
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class Swarm:
+    """Servers and clients of one test, on one network, one directory and one (virtual) clock."""
+
+    def __init__(self, engines: Engines, reference: Reference) -> None:
+        self.files = engines.files
+        self.reference = reference
+        self.clock = LoopClock()
+        self.network = MemoryNetwork(self.clock)
+        self.store = MemoryDirectoryStore(self.clock)
+        self.nodes: list[Node] = []
+        self.models: list[AsyncSwarmModel] = []
+        self._engines = engines
+        self._delay_s = 0.0
+        self._seeds = iter(range(1, 256))
+
+    def identity(self) -> Identity:
+        return Identity(bytes([next(self._seeds)] * 32))
+
+    async def serve(
+        self,
+        *spans: str,
+        config: ServerConfig | None = None,
+        kv_tokens: int = 4096,
+        dtype: str = "float32",
+        quantization: str = "none",
+        ends: bool = True,
+        name: str = "",
+        announce: bool = True,
+    ) -> list[Node]:
+        """Start one server per span, announced and ready. ``ends``: hold embeddings and head where the span allows."""
+        started = []
+        for text in spans or SPANS:
+            weights = LoadOptions(device="cpu", dtype=dtype, quantization=quantization)
+            engine = self._engines.get(Span.parse(text), kv_tokens=kv_tokens, weights=weights, whole_ends=ends)
+            started.append(await self._start(engine, config or ServerConfig(), name, announce))
+        return started
+
+    async def _start(self, engine: SpanEngine, config: ServerConfig, name: str, announce: bool) -> Node:
+        identity = self.identity()
+        transport = self.network.transport(identity)
+        directory = MemoryDirectory(self.store)
+        base = self.announcement(identity, engine, transport.addresses, name)
+        rows: list[int] = []
+        recorder: Any = Recorder(engine, rows)
+        announcer = Announcer(directory, identity, self.clock, base, config)
+        server = Server(ServerParts(transport, recorder, announcer, self.clock), config)
+        await server.start()
+        node = Node(identity, transport, directory, recorder, server, rows)
+        self.nodes.append(node)
+        if announce:
+            await server.announce()
+        return node
+
+    def announcement(
+        self, identity: Identity, engine: Any, addresses: tuple[str, ...], name: str = "", **changes: Any
+    ) -> Announcement:
+        info = engine.info
+        fields: dict[str, Any] = {
+            "model": str(self.files.model_id),
+            "layer_count": info.layer_count,
+            "peer": identity.peer_id,
+            "start": info.span.start,
+            "end": info.span.end,
+            "head": info.head,
+            "embeddings": info.embeddings,
+            "addresses": addresses,
+            "state": State.JOINING,
+            "numerics": Numerics(info.dtype, info.quantization),
+            "kv_tokens": engine.free_tokens,
+            "context_tokens": info.context_tokens,
+            "public_name": name,
+            "instance": 1,
+            "sequence": 0,
+            "started_s": self.clock.wall_s(),
+            "expires_s": self.clock.wall_s(),
+        }
+        return Announcement(**(fields | changes))
+
+    def client(self, head: str = "remote", **options: Any) -> AsyncSwarmModel:
+        """A client node; ``options`` are those of ``ClientOptions``."""
+        transport = self.network.transport(self.identity())
+        parts = ClientParts(transport, MemoryDirectory(self.store), self.clock, self.files, self.reference.tokenizer)
+        model = AsyncSwarmModel(parts, ClientOptions(remote_head=head == "remote", **options))
+        self.models.append(model)
+        return model
+
+    def delay(self, seconds: float) -> None:
+        """From now on everything takes so long from any node to any other."""
+        self._delay_s = seconds
+        peers = [*(node.peer for node in self.nodes), *(model.parts.transport.peer_id for model in self.models)]
+        for a, b in combinations(peers, 2):
+            self.network.shape(a, b, LinkShape(delay_s=seconds))
+
+    async def quiet(self) -> None:
+        """Let everything happen that needs no time but a few hops'."""
+        await asyncio.sleep(MOMENT_S + 4 * self._delay_s)
+
+    async def check_free(self, *, besides: Sequence[Node] = ()) -> None:
+        """Within a moment no server holds anything of any session."""
+        await self.quiet()
+        held = [
+            f"{node.short}: {len(node.server.table)} sessions, {node.engine.free_tokens} tokens free"
+            for node in self.nodes
+            if not node.idle and node not in besides
+        ]
+        assert not held, held
+
+    async def answers(self, prompt: str = "still up", head: str = "remote", new_tokens: int = 4) -> None:
+        """The swarm proves that it stands: a new client gets the reference's answer."""
+        result = await self.client(head).generate(prompt, max_new_tokens=new_tokens, ignore_eos=True)
+        wanted = self.reference.greedy(prompt, new_tokens, eos_token_id=None)
+        assert list(result.token_ids) == wanted
+
+    async def close(self) -> None:
+        """Everything down; then no stream is open and no task is left."""
+        for model in self.models:
+            await model.close()
+        for node in self.nodes:
+            await node.server.leave()
+            await node.directory.close()
+            await node.transport.close()
+        await self.network.close()
+
+    def discard_engines(self) -> None:
+        for node in self.nodes:
+            if not node.idle:
+                self._engines.forget_leaky(node.engine._engine)  # type: ignore[attr-defined]
+
+
+async def leak_check(swarm: Swarm, errors: Sequence[logging.LogRecord]) -> None:
+    """After a test: sessions, KV, streams, tasks; and nothing was logged as an error."""
+    try:
+        for model in swarm.models:
+            await model.close()
+        await swarm.check_free()
+        await asyncio.sleep(10.0)  # hellos that wait for an OPEN, peers that linger
+    finally:
+        swarm.discard_engines()
+        await swarm.close()
+    await swarm.quiet()
+    assert not swarm.network._streams, swarm.network._streams
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not others, others
+    assert not errors, [record.getMessage() for record in errors]
