@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 
 from swarm.core.errors import ConfigError
 from swarm.core.spans import Span
@@ -14,6 +16,9 @@ from swarm.engine.executor import EngineOptions, SpanEngine
 from swarm.engine.family import build_span
 from swarm.engine.placement import dispatch, span_device_map
 from swarm.engine.span_model import SpanModel
+from swarm.engine.weights import LoadOptions, load_span
+from swarm.models import silent
+from swarm.models.folder import open_folder
 
 CPU = torch.device("cpu")
 needs_no_gpu = pytest.mark.skipif(
@@ -73,17 +78,33 @@ def layer_bytes(model: SpanModel) -> int:
     return sum(parameter.nbytes for parameter in model.get_submodule("body.layers.0").parameters())
 
 
+def ends_bytes(model: SpanModel) -> int:
+    return sum(parameter.nbytes for part in (model.embed, model.head) if part for parameter in part.parameters())
+
+
 def test_a_meta_span_is_spread_over_two_gpus_and_the_cpu(kit: Any) -> None:
-    model = meta_span(kit)
+    model = meta_span(kit, head=True)
     size = layer_bytes(model)
-    embeddings = sum(parameter.nbytes for parameter in model.embed.parameters()) if model.embed else 0
-    devices = span_device_map(model, {0: int(3.5 * size), 1: int(2.5 * size), "cpu": 10 * size + embeddings})
-    where = {name: str(devices[f"body.layers.{i}"]) for i, name in enumerate("abcde")}
-    assert set(where.values()) >= {"cuda:0", "cuda:1"}
-    assert [where[name] for name in "abcde"] == sorted(where.values(), key=["cuda:0", "cuda:1", "cpu"].index)
-    for device, limit in (("cuda:0", 3.5), ("cuda:1", 2.5)):
-        assert sum(place == device for place in where.values()) * size <= limit * size
+    limits = {0: int(3.5 * size) + ends_bytes(model), 1: int(1.5 * size), "cpu": 10 * size}
+    devices = span_device_map(model, limits)
+    where = [str(devices[f"body.layers.{i}"]) for i in range(5)]
+    assert set(where) == {"cuda:0", "cuda:1", "cpu"}
+    assert where == sorted(where, key=["cuda:0", "cuda:1", "cpu"].index)
+    assert where.count("cuda:0") <= 3
+    assert where.count("cuda:1") <= 1
+    assert {str(devices["embed"]), str(devices["head"])} == {"cuda:0"}
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_weights_of_half_the_size_need_fewer_devices(kit: Any) -> None:
+    """The dtype a span will have counts, not the one it was built in."""
+    model = meta_span(kit)
+    limits = {0: int(3.5 * layer_bytes(model)) + ends_bytes(model), "cpu": 1 << 30}
+    assert {str(device) for device in span_device_map(model, limits).values()} == {"cuda:0", "cpu"}
+    for name, parameter in list(model.named_parameters()):
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, torch.nn.Parameter(parameter.half(), requires_grad=False))
+    assert {str(device) for device in span_device_map(model, limits).values()} == {"cuda:0"}
 
 
 def test_a_layer_is_never_split(kit: Any) -> None:
@@ -96,6 +117,10 @@ def test_what_does_not_fit_is_a_config_error(kit: Any) -> None:
     model = meta_span(kit)
     with pytest.raises(ConfigError, match=r"does not fit into.*fewer blocks"):
         span_device_map(model, {0: 2 * layer_bytes(model)})
+    with pytest.raises(ConfigError, match=r"embeddings or head.*100 bytes"):
+        span_device_map(model, {0: 100})
+    with pytest.raises(ConfigError, match="0 bytes"):
+        span_device_map(model, {})
 
 
 def test_a_dispatched_span_computes_the_same(kit: Any) -> None:
@@ -111,3 +136,20 @@ def test_a_dispatched_span_computes_the_same(kit: Any) -> None:
     assert any(hasattr(module, "_hf_hook") for module in hooked.modules())
     (got,) = chain.step([(chain.open(16), ids, 0)])
     assert (got == expected).all()
+
+
+def test_loading_with_a_memory_limit_places_and_hooks(kit: Any, tmp_path: Path) -> None:
+    whole = kit.whole(kit.configs["llama"])
+    whole.save_pretrained(tmp_path)
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    options = LoadOptions(device="cpu", dtype="float32", max_memory={"cpu": 1 << 30})
+    loaded = load_span(
+        open_folder(tmp_path), Span(1, 4), options=options, embeddings=False, head=False, progress=silent
+    )
+    assert set(loaded.devices.values()) == {"cpu"}
+    assert any(hasattr(module, "_hf_hook") for module in loaded.model.modules())
+    reference, here = whole.state_dict(), loaded.model.state_dict()
+    assert all(torch.equal(here[name], reference[source]) for name, source in loaded.model.checkpoint_tensors().items())
+    tight = LoadOptions(device="cpu", dtype="float32", max_memory={"cpu": 1000})
+    with pytest.raises(ConfigError, match="1000 bytes"):
+        load_span(open_folder(tmp_path), Span(1, 4), options=tight, embeddings=False, head=False, progress=silent)
