@@ -221,14 +221,14 @@ def test_deep_nesting_in_an_unknown_field_does_no_harm(depth: int) -> None:
         assert depth > 100
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_cleanly(data: bytes) -> None:
     with pytest.raises(PeerError):
         read_announcement(data, now_s=NOW_S)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_garbled_record_never_reads_as_something_else(data: st.DataObject) -> None:
     whole = sign_announcement(ALICE, announcement(public_name="alice", addresses=("/ip4/127.0.0.1/tcp/1",)))

@@ -160,6 +160,29 @@ async def test_dropped_payloads_are_read_in_small_pieces() -> None:
     assert client._stream.largest_read <= 64 * 1024
 
 
+async def test_dropping_goes_on_where_a_cancelled_receive_left_it() -> None:
+    dialer, listener = pipe()
+    client, server = (
+        FrameStream(dialer, Channel.CONTROL, Role.DIALER),
+        FrameStream(listener, Channel.CONTROL, Role.LISTENER),
+    )
+    await client.send(OPEN)
+    await client.send(Close())
+    await server.receive()
+    head = encode_head(Busy(1.0, "")) + encode_head(Result(0, 0, 0, 1), 100_000)
+    dialer.reader.feed_data(head + b"x" * 70_000)
+    waiting = asyncio.ensure_future(client.receive())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    dialer.reader.feed_data(b"x" * 30_000 + encode_head(Noop()) + b"\xff" * 6)
+    dialer.reader.feed_eof()
+    with pytest.raises(ProtocolViolation, match="header of 65535"):  # it sees exactly where the next frame begins
+        await client.receive()
+
+
 @pytest.mark.parametrize("size", [0, 1, 5, 6, 7, 20])
 async def test_a_stream_that_ends_early_is_lost(size: int) -> None:
     stream, listener = raw(Channel.CONTROL, encode_head(OPEN)[:size])

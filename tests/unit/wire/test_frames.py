@@ -84,7 +84,7 @@ def test_the_edges_of_the_limits(body: int, header: int, good: bool) -> None:
             parse_prefix(prefix)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.binary(max_size=64))
 def test_random_bytes_are_a_frame_or_a_violation(data: bytes) -> None:
     try:

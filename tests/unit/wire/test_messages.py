@@ -162,7 +162,7 @@ def test_an_unknown_tag_is_refused(tag: object) -> None:
         parse_message(encode([tag, 1, 2, 3]))
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.binary(max_size=100))
 def test_random_bytes_are_a_message_or_a_violation(data: bytes) -> None:
     outcome: object
@@ -173,7 +173,7 @@ def test_random_bytes_are_a_message_or_a_violation(data: bytes) -> None:
     assert isinstance(outcome, get_args(Message)) or (len(str(outcome)) < 200 and str(outcome).isprintable())
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(messages, st.data())
 def test_garbled_messages_are_a_message_or_a_violation(message: Message, data: st.DataObject) -> None:
     header = bytearray(header_of(message))
@@ -197,7 +197,7 @@ wire_values = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(messages, st.data())
 def test_any_value_in_any_field_is_in_bounds_or_a_violation(message: Message, data: st.DataObject) -> None:
     fields = msgspec.msgpack.decode(header_of(message))

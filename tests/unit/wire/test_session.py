@@ -331,6 +331,17 @@ def test_bytes_that_wait_are_bounded_but_the_awaited_step_always_fits() -> None:
     assert offer(order, step(4), MAX_PENDING_STEP_BYTES) == [], "released bytes no longer count"
 
 
+def test_repeats_hold_no_memory() -> None:
+    order = sequencer()
+    assert len(offer(order, step(0))) == 1
+    for _ in range(3):
+        assert offer(order, step(0), MAX_PENDING_STEP_BYTES) == []
+    half = MAX_PENDING_STEP_BYTES // 2
+    for _ in range(3):
+        assert offer(order, step(2), half) == []
+    assert offer(order, step(3), half) == []
+
+
 @pytest.mark.parametrize("void", ["rollback", "heal"])
 def test_voided_bytes_no_longer_count(void: str) -> None:
     order = sequencer()

@@ -139,6 +139,23 @@ def test_a_senseless_scale_is_a_violation(dtype: str, scale: float) -> None:
         decode_tensor(bytes(data), "int8", dtype, 1, 100)
 
 
+@pytest.mark.parametrize("dtype", sorted(DTYPE_BYTES))
+def test_the_largest_scale_with_the_code_we_never_send_stays_finite(dtype: str) -> None:
+    """-128 is a valid byte, but -128 · largest / 127 is beyond the largest value: the result is cut back to it."""
+    largest = {"float32": np.finfo(np.float32).max, "bfloat16": 3.3895314e38, "float16": 65504}[dtype]
+    wire = np.array([np.float32(largest) / np.float32(127)], "<f4").tobytes() + np.array([-128, 127], np.int8).tobytes()
+    after = from_bytes(decode_tensor(wire, "int8", dtype, 1, 2), dtype, 2)
+    np.testing.assert_allclose(after, [[-float(largest), float(largest)]], rtol=1e-6)
+
+
+def test_a_subnormal_block_keeps_its_signs() -> None:
+    """189 steps of the smallest float32 over 127 rounds to a scale of one step: codes would overflow a byte."""
+    values = np.array([[189, -189, 0, 100]], np.float32) * np.float32(2**-149)
+    wire = encode_tensor(to_bytes(values, "float32"), "int8", "float32", 4)
+    after = from_bytes(decode_tensor(wire, "int8", "float32", 1, 4), "float32", 4)
+    assert (after / 2**-149).tolist() == [[127, -127, 0, 100]]
+
+
 @given(dtypes, st.integers(1, 130), st.data())
 def test_int8_from_a_liar_is_finite_or_a_violation(dtype: str, hidden: int, data: st.DataObject) -> None:
     size = tensor_bytes("int8", dtype, 1, hidden)
