@@ -13,7 +13,7 @@ from swarm.models import ModelFiles
 
 MB = 1_000_000
 LAYER_BYTES = 14.2 * MB
-SLACK_BYTES = 30 * MB
+SLACK_BYTES = 50 * MB
 """For what the loader itself needs, and for pages the allocator keeps."""
 
 MEASURE = """
