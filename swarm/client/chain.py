@@ -43,6 +43,8 @@ from swarm.wire.messages import (
 from swarm.wire.session import Channel, Phase, Role
 
 OPEN_TIMEOUT_S = 15.0
+HANG_UP_S = 2.0
+"""How long a peer that reads nothing may hold up the end of a session."""
 BLAME_WAIT_S = 0.1
 """How long a broken link waits for a better reason: a server's own word beats its neighbours' guesses."""
 
@@ -93,6 +95,12 @@ class Chain:
         self._error: SwarmError | None = None
         self._blame: tuple[int, SwarmError] | None = None
         self._blame_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def broken(self) -> bool:
+        """True if no step can be sent any more."""
+        return self._error is not None
 
     # -- opening --------------------------------------------------------------------------------------------
 
@@ -254,19 +262,31 @@ class Chain:
             self._blame_timer = asyncio.get_running_loop().call_later(BLAME_WAIT_S, self._break)
 
     def _break(self) -> None:
-        if self._blame is None:
-            return
-        self._error = self._blame[1]
+        if self._blame is not None:
+            self._end(self._blame[1])
+
+    def _end(self, error: SwarmError) -> None:
+        """From here on nothing is answered; whoever waits for a step is told why."""
+        self._error = self._error or error
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(self._error)
-                future.exception()
+                future.exception()  # marks it as seen: a step that was given up is never awaited
         self._pending.clear()
 
     async def close(self) -> None:
-        """Tell every server that the session is over, and hang up. Idempotent, never raises."""
+        """Tell every server that the session is over, and hang up.
+
+        Idempotent, never raises but ``CancelledError``, and goes on to the end by itself when cancelled.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="closing a chain")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._blame_timer is not None:
             self._blame_timer.cancel()
+        self._end(PeerLostError("the session is closed"))
         for hold in self._holds:
             if self._pulse is not None:
                 self._pulse.release(hold)
@@ -274,12 +294,8 @@ class Chain:
             task.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         self._readers = []
-        controls, self._controls = list(self._controls.values()), {}
-        links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*(_hang_up(control) for control in controls), return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
-        self._error = self._error or PeerLostError("the session is closed")
-        self.forget()
+        await asyncio.gather(*map(_hang_up, self._controls.values()), return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
 
     def _name(self, peer: str) -> str:
         for stage in self.plan.stages:
@@ -290,9 +306,10 @@ class Chain:
 
 async def _hang_up(control: FrameStream) -> None:
     try:
-        if control.phase in (Phase.OPENING, Phase.ACTIVE):
-            await control.send(Close())
-    except SwarmError:
+        async with asyncio.timeout(HANG_UP_S):
+            if control.phase in (Phase.OPENING, Phase.ACTIVE):
+                await control.send(Close())
+    except (SwarmError, TimeoutError):
         pass  # it is gone already, which is what was wanted
     await control.close()
 

@@ -117,6 +117,7 @@ class AsyncSwarmModel:
         """Leave the swarm. Idempotent."""
         for task in self._local_heads.values():
             task.cancel()
+        await asyncio.gather(*self._local_heads.values(), return_exceptions=True)
         await self._opener.close()
         await self.parts.directory.close()
         await self.parts.transport.close()
@@ -191,6 +192,7 @@ class AsyncSession:
         self._opened: OpenChain | None = None
         self._conversation: Conversation | None = None
         self._busy = False
+        self._times_closed = 0
 
     @property
     def position(self) -> int:
@@ -236,8 +238,7 @@ class AsyncSession:
         max_new = model.plan_tokens(len(ids), request, self._max_tokens)
         self._busy = True
         try:
-            if self._opened is None or self._conversation is None:
-                self._opened, self._conversation = await model.open(self._max_tokens, progress)
+            opened, conversation = await self._chain(progress)
             generation = Generation(
                 request=request,
                 max_new_tokens=max_new,
@@ -248,7 +249,7 @@ class AsyncSession:
                 emit=emit,
                 progress=progress,
             )
-            result = await generation.run(self._opened, self._conversation, ids)
+            result = await generation.run(opened, conversation, ids)
             self._tokens = [*ids, *result.token_ids]
             return result
         except SwarmError:
@@ -257,8 +258,25 @@ class AsyncSession:
         finally:
             self._busy = False
 
+    async def _chain(self, progress: ProgressCallback) -> tuple[OpenChain, Conversation]:
+        """The chain that is open; another if there is none, or it broke while nobody asked."""
+        if self._opened is not None and self._opened.chain.broken:
+            await self.close()
+        if self._opened is None or self._conversation is None:
+            times_closed = self._times_closed
+            opened, conversation = await self._model.open(self._max_tokens, progress)
+            if times_closed != self._times_closed:
+                await opened.chain.close()
+                raise MisuseError("the session was closed while it opened a chain")
+            self._opened, self._conversation = opened, conversation
+        return self._opened, self._conversation
+
     async def close(self) -> None:
-        """Free the KV at every server; the tokens are kept, so the session can go on over a new chain."""
+        """Free the KV at every server; the tokens are kept, so the session can go on over a new chain.
+
+        An answer that is under way ends with an error.
+        """
+        self._times_closed += 1
         opened, self._opened, self._conversation = self._opened, None, None
         if opened is not None:
             await opened.chain.close()
