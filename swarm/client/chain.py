@@ -16,13 +16,14 @@ from swarm.core.errors import (
     RefusedError,
     SwarmError,
 )
-from swarm.core.ids import COMMITMENT_BYTES, SECRET_BYTES, SESSION_BYTES, ModelId, PeerId
+from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, ModelId, PeerId
 from swarm.core.limits import PROTOCOL_MAJOR
 from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import Hold, PulseKeeper
+from swarm.verification.commitment import AUDIT_SECRET_BYTES, commit
 from swarm.wire.frames import Frame
 from swarm.wire.messages import (
     LANES,
@@ -73,11 +74,13 @@ class ChainPlan:
     head: bool
     codec: Codec = "raw"
     numerics: str = ""
-    commitment: bytes = bytes(COMMITMENT_BYTES)
 
 
 class Chain:
-    """An open chain. Steps go in at the first server, results come back from the last."""
+    """An open chain. Steps go in at the first server, results come back from the last.
+
+    ``audit_secret`` is what the OPENs commit to; it is revealed only after the session, to decide what is audited.
+    """
 
     def __init__(self, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> None:
         self.plan = plan
@@ -86,6 +89,7 @@ class Chain:
         self._pulse = pulse
         self._holds: list[Hold] = []
         self._session = secrets.token_bytes(SESSION_BYTES)
+        self.audit_secret = secrets.token_bytes(AUDIT_SECRET_BYTES)
         self._nonce = secrets.token_bytes(SECRET_BYTES)
         self._link_secrets = [secrets.token_bytes(SECRET_BYTES) for _ in range(len(plan.stages) + 1)]
         self._controls: dict[int, FrameStream] = {}
@@ -156,7 +160,7 @@ class Chain:
             downstream=plan.stages[index + 1].record if index < last else b"",
             secret_out=self._link_secrets[index + 1],
             nonce=self._nonce,
-            commitment=plan.commitment,
+            commitment=commit(self.audit_secret),
         )
 
     async def _open_stage(self, index: int) -> None:
