@@ -1,0 +1,236 @@
+"""Real processes on loopback: servers that are started, watched and ended, and a swarm that several files share."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from swarm.client.blocking import SwarmModel
+from swarm.models import ModelFiles
+
+READY_S = 120.0
+"""From launch to READY. Imports alone take five seconds of a free core, and the cores are shared."""
+END_S = 30.0
+
+QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+# Children die with this process, however it dies.
+_GUARD = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+
+@dataclass
+class Command:
+    """A process of ours: its standard output line by line as it comes, its standard error in a file."""
+
+    arguments: Sequence[str]
+    errors: Path
+    lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
+    family: list[psutil.Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*_GUARD, sys.executable, "-m", *self.arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=QUIET,
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
+        self.lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stderr(self) -> str:
+        return self.errors.read_text(errors="replace")
+
+    def line(self, timeout_s: float) -> str | None:
+        """The next line, or None at the end of the output; fails after ``timeout_s``."""
+        try:
+            return self.lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise AssertionError(f"nothing said in {timeout_s:g} s; standard error: {self.stderr}") from None
+
+    def note_children(self) -> None:
+        """Remember the daemons, to see later that none is left."""
+        self.family = psutil.Process(self.pid).children(recursive=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = END_S) -> int:
+        """The exit code; fails if the process does not end in time."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout_s:g} s; standard error: {self.stderr}") from None
+        self._reader.join(END_S)
+        return code
+
+    def end(self) -> None:
+        """Whatever happened before: the process and its daemons are gone after this."""
+        if self.process.poll() is None:
+            self.family += psutil.Process(self.pid).children(recursive=True)
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            try:
+                self.process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for process in self.family:
+            if process.is_running():
+                process.kill()
+        self._reader.join(END_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+
+
+class ServerProcess(Command):
+    """``python -m swarm.server --json``: its events as they come."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.events: list[dict[str, Any]] = []
+
+    def event(self, name: str, timeout_s: float = READY_S) -> dict[str, Any]:
+        """Wait for the event ``name``, or find it among those seen; fails if the output ends or time runs out."""
+        for event in self.events:
+            if event["event"] == name:
+                return event
+        deadline_s = time.monotonic() + timeout_s
+        while (line := self.line(max(deadline_s - time.monotonic(), 0.01))) is not None:
+            self.events.append(json.loads(line))  # each line of --json is an object, or the test fails here
+            if self.events[-1]["event"] == name:
+                return self.events[-1]
+        raise AssertionError(f"ended before {name!r}; events {self.events}; standard error: {self.stderr}")
+
+    def ready(self) -> ServerProcess:
+        """Wait until it is READY."""
+        self.event("ready")
+        self.note_children()
+        return self
+
+    @property
+    def address(self) -> str:
+        address: str = self.event("banner")["addresses"][0]
+        return address
+
+    @property
+    def peer(self) -> str:
+        peer: str = self.event("banner")["peer"]
+        return peer
+
+
+@dataclass
+class Launcher:
+    """Starts processes with files in one folder, and ends them all."""
+
+    folder: Path
+    started: list[Command] = field(default_factory=list)
+
+    def server(self, blocks: str, *options: str, join: str = "", key: str = "", model: str = "demo") -> ServerProcess:
+        """A server for ``blocks``; it joins through the address ``join``, or starts a swarm. Not READY yet.
+
+        ``key`` names the identity file in the launcher's folder; by default every server has its own.
+        """
+        identity = self.folder / (key or f"{len(self.started)}.key")
+        where = ["--initial-peers", join] if join else ["--new-swarm"]
+        arguments = ["swarm.server", "--model", model, "--blocks", blocks, "--json", "--identity", str(identity)]
+        arguments += ["--host", "127.0.0.1", "--threads", "1", *where, *options]
+        process = ServerProcess(arguments, self.folder / f"{len(self.started)}.err")
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str) -> Command:
+        """Any other command, ``python -m`` before it."""
+        process = Command(arguments, self.folder / f"{len(self.started)}.err")
+        self.started.append(process)
+        return process
+
+    def chain(self, *spans: str, options: Sequence[str] = ()) -> list[ServerProcess]:
+        """READY servers for ``spans``, the first one starting the swarm that the others join."""
+        first = self.server(spans[0], *options).ready()
+        rest = [self.server(span, *options, join=first.address) for span in spans[1:]]
+        return [first, *(server.ready() for server in rest)]
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            process.end()
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.end()
+
+
+@pytest.fixture(scope="module")
+def module_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("servers"))
+    yield launcher
+    launcher.end()
+
+
+@pytest.fixture(scope="session")
+def swarm30(demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+    """Three float32 servers of ten layers each. Several files share them: leave them running and idle."""
+    launcher = Launcher(tmp_path_factory.mktemp("swarm30"))
+    try:
+        yield launcher.chain("0:10", "10:20", "20:30", options=["--dtype", "float32"])
+    finally:
+        launcher.end()
+
+
+Connect = Callable[..., SwarmModel]
+
+
+@pytest.fixture(scope="session")
+def connect() -> Iterator[Connect]:
+    """``connect(server, **options)``: a client of the demo model that joins through ``server``."""
+    made: list[SwarmModel] = []
+
+    def join(server: ServerProcess, **options: Any) -> SwarmModel:
+        made.append(SwarmModel.connect("demo", initial_peers=[server.address], host="127.0.0.1", **options))
+        return made[-1]
+
+    yield join
+    for model in made:
+        model.close()
+
+
+@pytest.fixture(scope="session")
+def model30(swarm30: list[ServerProcess], connect: Connect) -> SwarmModel:
+    """A client of ``swarm30`` with the remote head."""
+    return connect(swarm30[0])
+
+
+@pytest.fixture(scope="session")
+def local30(swarm30: list[ServerProcess], connect: Connect) -> SwarmModel:
+    """A client of ``swarm30`` that keeps embeddings and head itself."""
+    return connect(swarm30[0], head="local")
