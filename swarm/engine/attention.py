@@ -11,17 +11,10 @@ import torch
 import torch.nn.functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from swarm.core.errors import UnsupportedFamilyError
-from swarm.engine.batch import LayerShape, RaggedState, Seen, Segment
+from swarm.engine.batch import RaggedState, Segment
 from swarm.engine.kv import layer_buffers
 
 NAME = "swarm_ragged"
-
-HARMLESS = frozenset({
-    "dropout", "is_causal", "position_ids", "position_embeddings", "use_cache", "cache", "cache_position",
-    "output_attentions", "output_hidden_states", "return_dict", "output_router_logits",
-})  # fmt: skip
-"""Further arguments families pass along that do not change what attention computes in inference."""
 
 
 def register() -> None:
@@ -35,22 +28,21 @@ def ragged_attention(  # noqa: PLR0913 - the signature is transformers'
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | None = None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **others: object,
+    **_others: object,
 ) -> tuple[torch.Tensor, None]:
     """Append each session's keys and values to its KV and attend within it.
 
-    ``query`` ``[1, H, T, D]``, ``key`` ``[1, K, T, D]``, ``value`` ``[1, K, T, E]``; returns ``[1, T, H, E]``.
+    ``query`` ``[1, H, T, D]``, ``key`` ``[1, K, T, D]``, ``value`` ``[1, K, T, E]``; returns ``[1, T, H, E]``. No mask
+    comes in and none is needed; windows were learnt when the span was built. That a family passes nothing else of
+    consequence was checked then, too.
     """
     state: RaggedState = module.ragged  # type: ignore[assignment]
     index: int = module.layer_idx  # type: ignore[assignment]
-    if state.probe:
-        raise Seen(_shape(module, key, value, attention_mask, sliding_window, others))
-    window = sliding_window or state.windows[index]
+    window = state.windows[index]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     batch = state.current()
     parts = []
@@ -66,7 +58,7 @@ def ragged_attention(  # noqa: PLR0913 - the signature is transformers'
         else:
             mask = _mask(segment, window, low, query.device)
             parts.append(_explicit(q, k, v, mask, scale, softcap=softcap, sinks=s_aux))
-    return batch.pad(parts, dim=1).transpose(0, 1).unsqueeze(0), None
+    return batch.pad(parts, dim=1).transpose(0, 1).unsqueeze(0).contiguous(), None
 
 
 def _mask(segment: Segment, window: int, low: int, device: torch.device) -> torch.Tensor | None:
@@ -129,21 +121,3 @@ def _explicit(
         weights = torch.softmax(scores, dim=3)
     out = torch.matmul(weights.to(value.dtype), value[:, None])  # [K, G, rows, E]
     return out.reshape(heads, rows, value.shape[2])
-
-
-def _shape(
-    module: torch.nn.Module,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    sliding_window: int | None,
-    others: dict[str, object],
-) -> LayerShape:
-    """What a probe learns of a layer; refuses a family whose attention wants more than this file computes."""
-    unknown = sorted(name for name, given in others.items() if given is not None and name not in HARMLESS)
-    if unknown or attention_mask is not None:
-        extra = ", ".join(unknown) or "a mask of its own"
-        raise UnsupportedFamilyError(
-            f"{type(module).__name__} passes {extra} to its attention, which spans cannot serve"
-        )
-    return LayerShape(key.shape[1], key.shape[3], value.shape[3], sliding_window or 0)

@@ -69,13 +69,13 @@ class LayerShape:
 class RaggedState:
     """Handed to a span's attention and rotary modules; holds the batch while a forward runs.
 
-    ``probe``, if set, makes the attention function raise ``Seen`` with what it was called with.
-    ``windows`` gives the window of layers whose family applies it by mask alone.
+    ``probe`` collects what layers attend with while a probe runs, else it is None. ``windows`` are the layers' sliding
+    windows in tokens, 0 for none.
     """
 
     def __init__(self) -> None:
         self.batch: Batch | None = None
-        self.probe = False
+        self.probe: list[LayerShape] | None = None
         self.windows: list[int] = []
 
     def current(self) -> Batch:
@@ -83,11 +83,3 @@ class RaggedState:
         if self.batch is None:
             raise RuntimeError("a span's layers run inside SpanEngine.run only")
         return self.batch
-
-
-class Seen(Exception):
-    """A signal, not an error: raised by the attention function to end a probe."""
-
-    def __init__(self, shape: LayerShape) -> None:
-        super().__init__("attention reached")
-        self.shape = shape

@@ -8,10 +8,10 @@ layers and no norm must be the identity on ``inputs_embeds``, and every layer mu
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from accelerate import init_empty_weights
 from torch import nn
 from transformers import PretrainedConfig
@@ -19,11 +19,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.core.errors import UnsupportedFamilyError
 from swarm.core.spans import Span
-from swarm.engine import attention
-from swarm.engine.batch import LayerShape, RaggedState, Seen
+from swarm.engine import attention, probe
+from swarm.engine.batch import LayerShape, RaggedState
 from swarm.engine.calls import peel_forwards
+from swarm.engine.probe import MisfitError, Stack, probe_identity, probe_layers
 from swarm.engine.rotary import SessionRotary
 from swarm.engine.span_model import Parts, SpanModel
+
+T = TypeVar("T")
 
 KNOWN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
@@ -66,7 +69,8 @@ def check_family(config: PretrainedConfig) -> None:
         raise _refusal(config, "it keeps recurrent state, which cannot be truncated by position")
     if strange:
         raise _refusal(config, f"it has layers of kind {', '.join(strange)}; only full and sliding attention is served")
-    if not getattr(config, "is_decoder", True) or not getattr(config, "is_causal", True):
+    encoder = hasattr(config, "add_cross_attention") and not getattr(config, "is_decoder", True)
+    if encoder or not getattr(config, "is_causal", True):
         raise _refusal(config, "it is not causal: its rows look ahead")
     if getattr(config, "use_bidirectional_attention", False):
         raise _refusal(config, "its attention is bidirectional")
@@ -95,6 +99,7 @@ def _model_class(config: PretrainedConfig) -> Any:
 def _construct(config: PretrainedConfig) -> tuple[nn.Module, Parts]:
     """The whole model on meta, from a copy of ``config``, and where its parts are."""
     attention.register()
+    probe.register()
     own = copy.deepcopy(config)
     own._attn_implementation = attention.NAME
     try:
@@ -121,6 +126,8 @@ def _find_parts(config: PretrainedConfig, model: Any) -> Parts:
     weighty = {name: child for name, child in base.named_children() if any(True for _ in child.parameters())}
     embed_name = next((name for name, child in weighty.items() if child is embeddings), None)
     rest = [name for name in weighty if name not in (embed_name, stacks[0])]
+    if not rest:  # a norm may have no weights
+        rest = [name for name, _ in base.named_children() if "norm" in name]
     outer = [name for name, child in model.named_children() if child is not base and child is not output]
     if embed_name is None or len(rest) > 1 or any(True for name in outer for _ in getattr(model, name).parameters()):
         raise _refusal(config, f"it has weights outside layers, embeddings, norm and head: {', '.join(rest + outer)}")
@@ -136,14 +143,14 @@ def _find_parts(config: PretrainedConfig, model: Any) -> Parts:
 
 
 def _build_body(config: PretrainedConfig, span: Span, state: RaggedState) -> tuple[nn.Module, list[LayerShape]]:
+    """The base model with the layers of ``span`` and no embeddings or norm, and what each layer attends with."""
     model, parts = _construct(config)
     base: Any = model.base_model
+    stack = Stack(parts.layers, parts.norm)
     layers = list(getattr(base, parts.layers))[span.start : span.end]
     setattr(base, parts.embeddings, None)
-    if parts.norm is not None:
-        setattr(base, parts.norm, nn.Identity())
     cut_config(base.config, span)
-    _probe_identity(config, base, parts)
+    _probe(config, lambda: probe_identity(base, stack))
     for name, child in list(base.named_children()):
         if name != parts.layers and _is_rotary(child):
             setattr(base, name, SessionRotary(child, state))
@@ -152,11 +159,21 @@ def _build_body(config: PretrainedConfig, span: Span, state: RaggedState) -> tup
             if hasattr(module, "layer_idx"):
                 module.layer_idx = index
                 module.ragged = state
-    shapes = _probe_layers(config, base, parts, layers, state)
+    base.config._attn_implementation = probe.NAME
+    shapes = _probe(config, lambda: probe_layers(base, stack, layers, state, cut_config))
+    base.config._attn_implementation = attention.NAME
     setattr(base, parts.layers, nn.ModuleList(layers))
     state.windows = [shape.window for shape in shapes]
     peel_forwards(base)
     return base, shapes
+
+
+def _probe(config: PretrainedConfig, ask: Callable[[], T]) -> T:
+    """What a probe finds, its misfits turned into refusals by name."""
+    try:
+        return ask()
+    except MisfitError as error:
+        raise _refusal(config, str(error)) from error
 
 
 def _is_rotary(module: nn.Module) -> bool:
@@ -173,48 +190,6 @@ def cut_config(config: PretrainedConfig, span: Span) -> None:
     config.num_hidden_layers = len(span)
 
 
-def _probe_identity(config: PretrainedConfig, base: Any, parts: Parts) -> None:
-    """Without layers and norm the family's forward must return its input: else only the first span could run it."""
-    setattr(base, parts.layers, nn.ModuleList())
-    rows = torch.linspace(-1.0, 1.0, 3 * config.hidden_size).reshape(1, 3, config.hidden_size)
-    positions = torch.arange(3)[None]
-    try:
-        with torch.inference_mode():
-            out = base(inputs_embeds=rows, position_ids=positions, use_cache=False)[0]
-    except Exception as error:  # whatever a stranger family's code raises, the answer is the same
-        raise _refusal(config, f"its forward does not run on hidden states: {error}") from error
-    if out.shape != rows.shape or not torch.equal(out, rows):
-        raise _refusal(config, "its forward changes the hidden states outside its layers")
-
-
-def _probe_layers(
-    config: PretrainedConfig, base: Any, parts: Parts, layers: list[nn.Module], state: RaggedState
-) -> list[LayerShape]:
-    """Run each layer on meta as far as its attention, which tells its shapes."""
-    kinds = getattr(base.config, "layer_types", None)
-    rows = torch.empty((1, 2, config.hidden_size), device="meta", dtype=torch.float32)
-    positions = torch.arange(2, device="meta")[None]
-    state.probe = True
-    shapes = []
-    for index, layer in enumerate(layers):
-        setattr(base, parts.layers, nn.ModuleList([layer]))
-        try:
-            base(inputs_embeds=rows, position_ids=positions, use_cache=False)
-        except Seen as seen:
-            shape = seen.shape
-        except UnsupportedFamilyError as error:
-            raise _refusal(config, error.message) from error
-        except Exception as error:
-            raise _refusal(config, f"a layer fails before its attention: {error}") from error
-        else:
-            raise _refusal(config, f"layer {index} of the span has no attention that keeps keys and values")
-        if kinds is not None and kinds[index] == "sliding_attention" and not shape.window:
-            shape.window = int(config.sliding_window or 0)
-        shapes.append(shape)
-    state.probe = False
-    return shapes
-
-
 def _assemble(config: PretrainedConfig, span: Span | None, built: _Built, *, embeddings: bool, head: bool) -> SpanModel:
     model, parts = _construct(config)
     base: Any = model.base_model
@@ -223,9 +198,7 @@ def _assemble(config: PretrainedConfig, span: Span | None, built: _Built, *, emb
     setattr(base, parts.layers, nn.ModuleList())
     norm = None if parts.norm is None else getattr(base, parts.norm)
     if span is None:  # a span's own body has been probed already
-        if parts.norm is not None:
-            setattr(base, parts.norm, nn.Identity())
-        _probe_identity(config, base, parts)
+        _probe(config, lambda: probe_identity(base, Stack(parts.layers, parts.norm)))
     if norm is not None:
         setattr(base, str(parts.norm), norm)
     for name, child in list(base.named_children()):

@@ -34,12 +34,13 @@ class SessionRotary(nn.Module):
         self.state = state
         self._tables: dict[tuple[Any, ...], Tables | None] = {}
         self._fresh = _snapshot(inner)
+        self._single = False
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None) -> Any:
         """Tables of all packed rows; ``x`` gives dtype and device, ``position_ids`` are ``[1, T]``."""
-        if self.state.probe:  # on meta only shapes matter, and the family's module may look at values
+        if self.state.probe is not None:  # on meta only shapes matter, and the family's module may look at values
             rows = torch.arange(position_ids.shape[1])
-            return tuple(table.to(x.device) for table in self._compute(torch.empty(0), rows, 0, layer_type))
+            return self._as_family([table.to(x.device) for table in self._compute(torch.empty(0), rows, 0, layer_type)])
         batch = self.state.current()
         kind = self._kind(layer_type)
         if kind == "dynamic" or kind == "longrope":
@@ -49,7 +50,7 @@ class SessionRotary(nn.Module):
                 for segment in batch.segments
                 for first, last, length in _runs(segment, limit, kind)
             ]
-            return tuple(batch.pad(list(column), dim=1) for column in zip(*parts, strict=True))
+            return self._as_family([batch.pad(list(column), dim=1) for column in zip(*parts, strict=True)])
         return self._static(x, position_ids, layer_type)
 
     def _static(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None) -> Any:
@@ -61,8 +62,8 @@ class SessionRotary(nn.Module):
             return self._whole(x, position_ids, layer_type)
         if len(segments) == 1:  # what padding rows read does not matter
             first, last = segments[0].past, segments[0].length + batch.padding
-            return tuple(table[:, first:last] for table in tables)
-        return tuple(table[:, position_ids[0]] for table in tables)
+            return self._as_family([table[:, first:last] for table in tables])
+        return self._as_family([table[:, position_ids[0]] for table in tables])
 
     def _rows(self, x: torch.Tensor, first: int, last: int, length: int, layer_type: str | None) -> Tables:
         """Rows ``[first, last)`` of the table for ``length`` tokens (0: any length the model was made for)."""
@@ -92,9 +93,13 @@ class SessionRotary(nn.Module):
         if length:
             positions = torch.cat((positions, positions.new_tensor([length - 1])))
         answer = self._whole(x, positions[None], layer_type)
-        if length:
-            return tuple(table[:, :count] for table in answer)
-        return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+        self._single = isinstance(answer, torch.Tensor)
+        tables = (answer,) if self._single else tuple(answer)
+        return tuple(table[:, :count] for table in tables) if length else tables
+
+    def _as_family(self, tables: list[torch.Tensor]) -> Any:
+        """One tensor where the family's module answers with one (complex numbers, say), else a tuple."""
+        return tables[0] if self._single else tuple(tables)
 
     def _whole(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None) -> Any:
         if layer_type is None:

@@ -17,7 +17,7 @@ from swarm.engine.family import build_head, build_span
 from swarm.engine.head import HeadEngine
 from swarm.engine.work import Work
 
-LAW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
