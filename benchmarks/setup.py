@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from swarm.cli.demo import server
+from swarm.cli.demo import servers
 from swarm.core.spans import Span
 from swarm.models.files import ModelFiles
 from swarm.models.resolve import resolve
@@ -100,11 +100,8 @@ class Reference:
 def swarm_of(files: ModelFiles, count: int, model: str = "demo") -> Iterator[list[str]]:
     """``count`` server processes with equal spans and one thread each; gives their addresses."""
     cuts = [files.layer_count * index // count for index in range(count + 1)]
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-bench-")))
-        peers: list[str] = []
-        for a, b in pairwise(cuts):
-            peers.append(stack.enter_context(server(model, Span(a, b), folder, peers[:1])))
+    spans = [Span(a, b) for a, b in pairwise(cuts)]
+    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder, servers(model, spans, Path(folder)) as peers:
         yield peers
 
 

@@ -7,8 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from swarm.cli.asking import summary
 from swarm.cli.generate import safe
 from swarm.client.blocking import SwarmModel
 from swarm.client.request import Options
-from swarm.core.errors import NetworkError, SwarmError
+from swarm.core.errors import NetworkError
 from swarm.core.spans import Span
 from swarm.models.progress import ProgressLine
 from swarm.models.resolve import resolve
@@ -38,14 +38,12 @@ def run(options: argparse.Namespace) -> int:
     count = min(max(options.servers, 1), files.layer_count)
     cuts = [files.layer_count * index // count for index in range(count + 1)]
     spans = [Span(a, b) for a, b in pairwise(cuts)]
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarm-demo-")))
-        first = stack.enter_context(server(options.model, spans[0], folder, []))
-        peers = [first]
-        for span in spans[1:]:
-            peers.append(stack.enter_context(server(options.model, span, folder, [first])))
+    with (
+        tempfile.TemporaryDirectory(prefix="swarm-demo-") as folder,
+        servers(options.model, spans, Path(folder)) as peers,
+    ):
         print(f"{count} servers are ready; asking: {options.prompt}\n", file=sys.stderr)
-        with SwarmModel.connect(options.model, initial_peers=peers[:1], host="127.0.0.1") as model:
+        with SwarmModel.connect(options.model, initial_peers=peers, host="127.0.0.1") as model:
             asked: Options = {"max_new_tokens": options.max_new_tokens}
             if model.has_chat_template:
                 asked["messages"] = [{"role": "user", "content": options.prompt}]
@@ -59,27 +57,36 @@ def run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def server(model: str, span: Span, folder: Path, initial_peers: list[str]) -> Iterator[str]:
-    """A server process for ``span``, from READY until the block ends; gives the address to join it by."""
+def servers(model: str, spans: Sequence[Span], folder: Path) -> Iterator[list[str]]:
+    """A server process for each span, one thread each, from READY until the block ends; gives their addresses.
+
+    The first starts a swarm; the others join it side by side. Their keys lie in ``folder``. Every process is ended,
+    whatever happens. Raises ``NetworkError`` if one ends before it is ready.
+    """
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        processes.append(_start(model, spans[0], folder, []))
+        peers = [_await_ready(processes[0], spans[0])]
+        processes += [_start(model, span, folder, peers) for span in spans[1:]]
+        peers += [_await_ready(process, span) for process, span in zip(processes[1:], spans[1:], strict=True)]
+        yield peers
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            _await_end(process)
+
+
+def _start(model: str, span: Span, folder: Path, initial_peers: list[str]) -> subprocess.Popen[str]:
     join = ["--initial-peers", *initial_peers] if initial_peers else ["--new-swarm"]
     command = [sys.executable, "-m", "swarm.server", "--model", model, "--blocks", str(span), "--json", *join]
     command += ["--host", "127.0.0.1", "--threads", "1", "--identity", str(folder / f"{span.start}.key")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield _await_ready(process, span)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def _await_ready(process: subprocess.Popen[str], span: Span) -> str:
     address = ""
-    if process.stdout is None:
-        raise SwarmError("the server process has no output")
-    for line in process.stdout:
+    for line in process.stdout or ():
         event = json.loads(line)
         if event["event"] == "banner":
             address = event["addresses"][0]
@@ -88,3 +95,13 @@ def _await_ready(process: subprocess.Popen[str], span: Span) -> str:
         elif event["event"] == "ready":
             return address
     raise NetworkError(f"the server for layers {span} ended before it was ready", hint="its error stands above")
+
+
+def _await_end(process: subprocess.Popen[str]) -> None:
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
