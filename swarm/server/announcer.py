@@ -12,11 +12,16 @@ from swarm.core.clock import Clock
 from swarm.core.errors import IdentityInUseError, NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
-from swarm.core.records import Announcement, State, sign_announcement
+from swarm.core.records import Announcement, sign_announcement
 from swarm.dht.protocol import Directory
 from swarm.server.config import ServerConfig
 
 log = logging.getLogger(__name__)
+
+LOOKS_PER_ANNOUNCEMENT = 4
+"""How often a server looks for a twin of itself between two announcements."""
+TIE_CONTESTS = 3
+"""After this many answers a twin that did not yield must have started together with us."""
 
 
 class Announcer:
@@ -30,6 +35,9 @@ class Announcer:
         self._clock = clock
         self._base = base
         self._config = config
+        self._stored_until_s: float | None = None
+        self._earlier: set[int] = set()
+        self._contests = 0
 
     @property
     def current(self) -> Announcement:
@@ -48,35 +56,50 @@ class Announcer:
     async def publish(self, **changes: object) -> Announcement:
         """Sign and store the announcement with ``changes``; it lives ``announce_lifetime_s``."""
         self._base = msgspec.structs.replace(self._base, **changes)
-        await self._directory.announce(self.signed(), self._base)
+        record = self.signed()
+        self._stored_until_s = self._base.expires_s
+        await self._directory.announce(record, self._base)
         return self._base
 
-    async def check_twin(self) -> None:
-        """Raise ``IdentityInUseError`` if an earlier process with this key is still announcing.
+    async def check_twin(self) -> bool:
+        """Look for a second process with our key; True if it has announced since we last did, and must be answered.
 
-        A record left by a process that died is told apart by its age: it was announced before we started.
+        Raises ``IdentityInUseError`` if that process was there before us. No two machines' clocks are compared: the
+        directory keeps one record of a peer, the one that expires last, so a twin's that outlives ours was announced
+        after ours, by a process that lives; and whoever we saw before our own first announcement came before us.
+        Of twins that began in the same moment and so never saw each other, the one that started later yields.
         """
+        contested = False
         for other, _ in await self._directory.servers(ModelId.parse(self._base.model)):
             if other.peer != self._base.peer or other.instance == self._base.instance:
                 continue
-            announced_s = other.expires_s - self._config.announce_lifetime_s
-            if other.started_s < self._base.started_s < announced_s and other.state is not State.OFFLINE:
-                raise IdentityInUseError(
-                    "another machine already serves with this identity",
-                    hint="give this server its own key with --identity, or stop the other one",
-                )
+            if self._stored_until_s is None:
+                self._earlier.add(other.instance)
+            elif other.expires_s > self._stored_until_s:
+                contested = True
+                self._contests += 1
+                ours, theirs = self._base, other
+                tie = self._contests >= TIE_CONTESTS
+                if other.instance in self._earlier or (
+                    tie and (theirs.started_s, theirs.instance) < (ours.started_s, ours.instance)
+                ):
+                    raise IdentityInUseError(
+                        "another machine already serves with this identity",
+                        hint="give this server its own key with --identity, or stop the other one",
+                    )
+        return contested
 
     async def run(self, lost: Callable[[IdentityInUseError], Awaitable[None]]) -> None:
         """Re-announce until cancelled; ``lost`` is told if an earlier twin shows up. Outages are retried."""
-        step_s = self._config.announce_every_s / 4
+        step_s = self._config.announce_every_s / LOOKS_PER_ANNOUNCEMENT
         since_s = 0.0
         while True:
             await self._clock.sleep(step_s)
             since_s += step_s
             try:
                 async with asyncio.timeout(self._config.announce_every_s):
-                    await self.check_twin()
-                    if since_s >= self._config.announce_every_s - step_s / 2:
+                    contested = await self.check_twin()
+                    if contested or since_s >= self._config.announce_every_s - step_s / 2:
                         await self.publish()
                         since_s = 0.0
             except IdentityInUseError as error:

@@ -1,0 +1,112 @@
+"""Two processes with one key: the later one yields, whatever their clocks say; what a dead one left is no twin."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from swarm.core.errors import IdentityInUseError
+from swarm.core.ids import ModelId
+from swarm.core.keys import Identity
+from swarm.core.numerics import Numerics
+from swarm.core.records import Announcement, State
+from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
+from swarm.runtime.clock import VirtualClock
+from swarm.server.announcer import LOOKS_PER_ANNOUNCEMENT, Announcer
+from swarm.server.config import ServerConfig
+
+CONFIG = ServerConfig()
+LOOK_S = CONFIG.announce_every_s / LOOKS_PER_ANNOUNCEMENT
+MODEL = ModelId("m", "r", "0" * 16)
+IDENTITY = Identity(bytes(32))
+
+
+class Twin:
+    """One process: its announcer, and the error that ended it, if one did."""
+
+    def __init__(self, store: MemoryDirectoryStore, instance: int, *, started_s: float) -> None:
+        base = Announcement(
+            model=str(MODEL), layer_count=4, peer=IDENTITY.peer_id, start=0, end=4, numerics=Numerics("float32"),
+            instance=instance, sequence=0, started_s=started_s, expires_s=started_s + 1,
+        )  # fmt: skip
+        self.directory = MemoryDirectory(store)
+        self.announcer = Announcer(self.directory, IDENTITY, store.clock, base, CONFIG)
+        self.error: IdentityInUseError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.announcer.check_twin()
+        await self.run()
+
+    async def run(self) -> None:
+        await self.announcer.publish(state=State.ONLINE)
+        self.task = asyncio.create_task(self.announcer.run(self._lost))
+
+    async def _lost(self, error: IdentityInUseError) -> None:
+        self.error = error
+
+    async def die(self) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(clock: VirtualClock) -> MemoryDirectoryStore:
+    return MemoryDirectoryStore(clock)
+
+
+async def seen(twin: Twin) -> int:
+    [(announced, _)] = await twin.directory.servers(MODEL)
+    return announced.instance
+
+
+@pytest.mark.parametrize("skew_s", [-30.0, 0.0, 30.0])
+@pytest.mark.parametrize("into_period", [0.1, 0.5, 0.9])
+async def test_the_later_process_yields(
+    clock: VirtualClock, store: MemoryDirectoryStore, skew_s: float, into_period: float
+) -> None:
+    first = Twin(store, 2, started_s=clock.wall_s())
+    await first.start()
+    await clock.advance(CONFIG.announce_every_s * (1 + into_period))
+    second = Twin(store, 1, started_s=clock.wall_s() + skew_s)
+    await second.start()
+    await clock.advance(2 * LOOK_S + 0.1)
+    assert second.error is not None
+    assert "another machine" in str(second.error)
+    await clock.advance(2 * CONFIG.announce_every_s)
+    assert first.error is None
+    assert await seen(first) == 2
+    await first.die()
+
+
+async def test_what_a_dead_process_left_is_no_twin(clock: VirtualClock, store: MemoryDirectoryStore) -> None:
+    dead = Twin(store, 1, started_s=clock.wall_s())
+    await dead.start()
+    await clock.advance(1.5 * CONFIG.announce_every_s)
+    await dead.die()
+    again = Twin(store, 2, started_s=clock.wall_s())
+    await again.start()
+    await clock.advance(5 * CONFIG.announce_lifetime_s)
+    assert again.error is None
+    assert await seen(again) == 2
+    await again.die()
+
+
+async def test_of_two_that_start_together_one_stays(clock: VirtualClock, store: MemoryDirectoryStore) -> None:
+    twins = [Twin(store, instance, started_s=clock.wall_s()) for instance in (7, 3)]
+    for twin in twins:
+        await twin.announcer.check_twin()
+    await twins[0].run()
+    await clock.advance(0.5)  # the directory keeps what expires last, so the same instant would refuse one
+    await twins[1].run()
+    await clock.advance(10 * LOOK_S)
+    assert [twin.error is None for twin in twins] == [False, True], "same start: the lower instance stays"
+    assert await seen(twins[1]) == 3
+    await twins[1].die()
