@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from swarm.client.chain import Chain
 from swarm.client.head import Head
-from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError
+from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError, ProtocolViolation
+from swarm.core.ids import PeerId
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice
@@ -81,7 +82,7 @@ class Conversation:
                 if progress is not None:
                     progress(self.position - start, total - start)
                 if self.position == total:
-                    choice = await self._head.choice(frame, self._history, params)
+                    choice = await self._choice(frame)
         if choice is None:
             raise PeerLostError("the chain gave no answer to the prompt")
         return choice
@@ -92,7 +93,17 @@ class Conversation:
             raise PromptTooLongError(f"all {self.capacity} reserved tokens are used")
         future = await self._send(self.position, [token_id])
         frame = await self._commit([token_id], future)
-        return await self._head.choice(frame, self._history, self._params)
+        return await self._choice(frame)
+
+    async def _choice(self, frame: Frame) -> Choice:
+        try:
+            return await self._head.choice(frame, self._history, self._params)
+        except ProtocolViolation as error:
+            raise ProtocolViolation(error.message, peer=self._tail) from error
+
+    @property
+    def _tail(self) -> PeerId:
+        return self.chain.plan.stages[-1].peer
 
     def _common_prefix(self, token_ids: Sequence[int]) -> int:
         held = self._history.token_ids
@@ -142,5 +153,5 @@ class Conversation:
         self._history.extend(token_ids)
         if not isinstance(frame.message, Result) or frame.message.kv_length != self.position:
             self._stale = True
-            raise PeerLostError("the last server counts other rows than this client")
+            raise ProtocolViolation("the last server counts other rows than this client", peer=self._tail)
         return frame

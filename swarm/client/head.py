@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from swarm.core.errors import ProtocolViolation
@@ -13,7 +14,7 @@ from swarm.decoding.sampling import Choice, choose
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Codec, Result
 from swarm.wire.payload import pack_ids
-from swarm.wire.tensors import decode_tensor, encode_tensor
+from swarm.wire.tensors import cast_rows, decode_tensor, encode_tensor
 
 if TYPE_CHECKING:
     from swarm.engine.head import HeadEngine
@@ -38,6 +39,9 @@ class RemoteHead:
 
     remote = True
 
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
     def payload(self, token_ids: Sequence[int]) -> list[bytes | memoryview]:
         return [pack_ids(token_ids)]
 
@@ -45,31 +49,50 @@ class RemoteHead:
         result = frame.message
         if not isinstance(result, Result) or len(result.tokens) != 1:
             raise ProtocolViolation("the last server sent no token for the row that was asked for")
+        token = result.tokens[0]
+        if token >= self._vocab_size:
+            raise ProtocolViolation(f"the last server sent token {token} of a vocabulary of {self._vocab_size}")
         if params.top_logprobs < 0:
-            return Choice(result.tokens[0], None, ())
-        if len(result.logprobs) != 1:
-            raise ProtocolViolation("the last server sent no log probabilities")
-        return Choice(result.tokens[0], result.logprobs[0].chosen, result.logprobs[0].top)
+            return Choice(token, None, ())
+        if len(result.logprobs) != 1 or len(result.logprobs[0].top) != min(params.top_logprobs, self._vocab_size):
+            raise ProtocolViolation("the last server sent other log probabilities than were asked for")
+        if any(other >= self._vocab_size for other, _ in result.logprobs[0].top):
+            raise ProtocolViolation("the last server sent log probabilities of tokens outside the vocabulary")
+        return Choice(token, result.logprobs[0].chosen, result.logprobs[0].top)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """Embeddings, norm and LM head in ``dtype``; ``turn`` lets one session at a time compute."""
+
+    engine: HeadEngine
+    dtype: str
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class LocalHead:
-    """Embeddings, norm, LM head and sampling here; hidden rows travel both ways."""
+    """Embeddings, norm, LM head and sampling here; hidden rows travel both ways.
+
+    ``first_dtype`` is what the first server takes; the last one answers in the dtype of the loaded head.
+    """
 
     remote = False
 
-    def __init__(self, engine: HeadEngine, *, dtype: str, codec: Codec) -> None:
-        self._engine = engine
-        self._dtype = dtype
+    def __init__(self, loaded: LoadedHead, *, first_dtype: str, codec: Codec) -> None:
+        self._loaded = loaded
+        self._first_dtype = first_dtype
         self._codec = codec
 
     def payload(self, token_ids: Sequence[int]) -> list[bytes | memoryview]:
-        raw = self._engine.embed(token_ids)
-        return [encode_tensor(raw, self._codec, self._dtype, self._engine.hidden_size)]
+        engine = self._loaded.engine
+        raw = cast_rows(engine.embed(token_ids), self._loaded.dtype, self._first_dtype)
+        return [encode_tensor(raw, self._codec, self._first_dtype, engine.hidden_size)]
 
     async def choice(self, frame: Frame, history: History, params: SamplingParams) -> Choice:
-        result = frame.message
+        result, engine = frame.message, self._loaded.engine
         if not isinstance(result, Result) or result.rows != 1:
             raise ProtocolViolation("the last server sent no hidden row for the row that was asked for")
-        raw = decode_tensor(frame.payload, self._codec, self._dtype, 1, self._engine.hidden_size)
-        logits = await asyncio.to_thread(self._engine.logits, raw)
+        raw = decode_tensor(frame.payload, self._codec, self._loaded.dtype, 1, engine.hidden_size)
+        async with self._loaded.turn:
+            logits = await asyncio.to_thread(engine.logits, raw)
         return choose(logits[0], history, len(history), params)

@@ -9,18 +9,18 @@ from typing import Unpack
 
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
-from swarm.client.head import Head, LocalHead, RemoteHead
+from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
 from swarm.client.opener import ChainOpener, OpenChain, OpenerOptions, check_room
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, read_options
 from swarm.client.results import GenerationResult, Progress, ProgressCallback
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, SwarmError
-from swarm.core.numerics import Numerics
 from swarm.dht.protocol import Directory
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
+from swarm.scheduling.routing import Route
 from swarm.transport.protocol import Transport
 from swarm.wire.messages import Codec
 
@@ -60,7 +60,7 @@ class AsyncSwarmModel:
     def __init__(self, parts: ClientParts, options: ClientOptions) -> None:
         self.parts = parts
         self.options = options
-        self._local_heads: dict[str, asyncio.Task[Head]] = {}
+        self._local_heads: dict[str, asyncio.Task[LoadedHead]] = {}
         self._opener = ChainOpener(
             parts.directory,
             parts.transport,
@@ -159,27 +159,28 @@ class AsyncSwarmModel:
         """A chain with room for ``kv_tokens``, and the conversation on it."""
         opened = await self._opener.open(kv_tokens, report)
         try:
-            head = await self._head(opened.route.stages[-1].announcement.numerics)
+            head = await self._head(opened.route)
         except BaseException:
             await opened.chain.close()
             raise
         return opened, Conversation(opened.chain, head)
 
-    async def _head(self, numerics: Numerics) -> Head:
-        """The remote head, or the local one in the chain's dtype; a local one is loaded once."""
+    async def _head(self, route: Route) -> Head:
+        """The remote head, or the local one in the last server's dtype; a local one is loaded once."""
         if self.options.remote_head:
-            return RemoteHead()
-        task = self._local_heads.get(numerics.dtype)
+            return RemoteHead(self.parts.files.vocab_size)
+        first, last = (stage.announcement.numerics.dtype for stage in (route.stages[0], route.stages[-1]))
+        task = self._local_heads.get(last)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(self._load_local_head(numerics.dtype))
-            self._local_heads[numerics.dtype] = task
-        return await asyncio.shield(task)
+            task = asyncio.create_task(self._load_head(last))
+            self._local_heads[last] = task
+        return LocalHead(await asyncio.shield(task), first_dtype=first, codec=self.options.codec)
 
-    async def _load_local_head(self, dtype: str) -> Head:
+    async def _load_head(self, dtype: str) -> LoadedHead:
         from swarm.engine.weights import load_head
 
         engine = await asyncio.to_thread(load_head, self.parts.files, dtype=dtype, progress=self.options.progress)
-        return LocalHead(engine, dtype=dtype, codec=self.options.codec)
+        return LoadedHead(engine, dtype)
 
 
 class AsyncSession:

@@ -95,7 +95,7 @@ class ChainOpener:
                 route = self._route(records, kv_tokens, frozenset(gone) | frozenset(busy))
             except NoRouteError as error:
                 if not busy:
-                    raise self._explain(error, gone) from error
+                    raise self._explain(error, records, kv_tokens, gone) from error
                 await self._wait(busy, deadline_s, report)
                 busy.clear()
                 continue
@@ -150,14 +150,35 @@ class ChainOpener:
         report(Progress("waiting", detail=next(iter(busy.values())).message))
         await self._clock.sleep(wait_s)
 
-    def _explain(self, error: NoRouteError, gone: dict[PeerId, SwarmError]) -> SwarmError:
+    def _explain(
+        self,
+        error: NoRouteError,
+        records: dict[PeerId, tuple[Announcement, bytes]],
+        kv_tokens: int,
+        gone: dict[PeerId, SwarmError],
+    ) -> SwarmError:
         """The route's reason, unless servers that were tried and failed say more."""
         if not gone:
-            return error
+            return (
+                error
+                if self._impossible(records)
+                else PromptTooLongError(
+                    f"prompt and answer may take {kv_tokens} tokens, and no chain of servers has KV room for so many",
+                    hint="shorten the prompt, lower max_new_tokens (or the session's max_tokens), or add a larger server",
+                )
+            )
         tried = "; ".join(failure.message for failure in gone.values())
         if all(isinstance(failure, RefusedError) for failure in gone.values()):
             return RefusedError(tried, hint=next(iter(gone.values())).hint)
         return PeerUnreachableError(f"{error.message}: {tried}", hint=error.hint)
+
+    def _impossible(self, records: dict[PeerId, tuple[Announcement, bytes]]) -> bool:
+        """True if not even one token could be served."""
+        try:
+            self._route(records, 1, frozenset())
+        except NoRouteError:
+            return True
+        return False
 
 
 def check_room(prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from swarm.core.errors import ProtocolViolation, SwarmError
+from swarm.core.errors import SwarmError
 from swarm.engine.executor import SpanEngine
 from swarm.server.session import Job, ServerSession
 from swarm.wire.messages import DECODE_LANE
@@ -51,6 +51,7 @@ class Batcher:
     async def run(self) -> None:
         """Compute batches until cancelled."""
         loop = asyncio.get_running_loop()
+        jobs: list[Job] = []
         try:
             while True:
                 jobs = self._pick()
@@ -59,9 +60,14 @@ class Batcher:
                     await self._wake.wait()
                     continue
                 failures = await loop.run_in_executor(self._thread, self._compute, jobs)
-                await self._settle(jobs, failures)
+                self._settle(jobs, failures)
+                jobs = []
         finally:
             self._thread.shutdown(wait=True, cancel_futures=True)
+            for job in jobs:  # a forward that nobody will settle
+                job.session.computing = False
+                if job.session.closed:
+                    self.forget(job.session)
 
     def _pick(self) -> list[Job]:
         """Decode steps first, then prefill chunks in order of arrival, up to the token budget; at least one step."""
@@ -103,19 +109,19 @@ class Batcher:
             if job.session.sampler is not None:
                 job.choices = job.session.sampler.advance(job.step, job.ids, output.logits)
 
-    async def _settle(self, jobs: Iterable[Job], failures: dict[int, SwarmError]) -> None:
+    def _settle(self, jobs: Iterable[Job], failures: dict[int, SwarmError]) -> None:
         self.batches_computed += 1
         for index, job in enumerate(jobs):
             session = job.session
+            session.computing = False
             error = failures.get(index)
             if error is None:
                 self.steps_computed += 1
                 session.done(job)
             else:
-                session.computing = False
-                fault = "client" if isinstance(error, ProtocolViolation) else "server"
-                log.warning("session %s failed: %s", session.key, error, exc_info=error)
-                await session.fail(error, fault=fault)
+                log.warning("session %s failed: %s", session.key, error)
+                log.debug("where it failed", exc_info=error)
+                session.fail(error)
             if session.closed:
                 self.forget(session)
             else:

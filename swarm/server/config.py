@@ -18,6 +18,8 @@ class ServerConfig:
     hello_wait_s: float = 5.0
     """How long a hello may wait for the OPEN it belongs to."""
     max_waiting_hellos: int = 256
+    max_waiting_hellos_per_peer: int = 64
+    """So that one stranger's empty hellos cannot keep out everybody else's."""
     open_timeout_s: float = 10.0
     """From a control stream's opening to its OPEN, and from ACCEPT to the first step at the head server."""
     idle_timeout_s: float = 300.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections import Counter
 
 from swarm.core.errors import BusyError, NetworkError, ProtocolViolation
 from swarm.core.ids import PeerId, SessionKey
@@ -22,8 +23,8 @@ class Rendezvous:
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
         self._sessions: dict[SessionKey, ServerSession] = {}
-        self._waiting: dict[SessionKey, asyncio.Event] = {}
-        self._waiting_count = 0
+        self._waiting: dict[SessionKey, list[asyncio.Future[ServerSession]]] = {}
+        self._waiting_by: Counter[PeerId] = Counter()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -31,6 +32,11 @@ class Rendezvous:
     @property
     def sessions(self) -> tuple[ServerSession, ...]:
         return tuple(self._sessions.values())
+
+    @property
+    def waiting_hellos(self) -> int:
+        """Hellos whose OPEN has not come yet."""
+        return self._waiting_by.total()
 
     def of_client(self, client: PeerId) -> int:
         """Live sessions of one peer id."""
@@ -42,46 +48,57 @@ class Rendezvous:
     def add(self, session: ServerSession) -> None:
         """Register an accepted session and wake hellos that wait for it."""
         self._sessions[session.key] = session
-        if session.key in self._waiting:
-            self._waiting[session.key].set()
+        for waiting in self._waiting.pop(session.key, ()):
+            if not waiting.done():
+                waiting.set_result(session)
 
     def remove(self, session: ServerSession) -> None:
         self._sessions.pop(session.key, None)
 
-    async def meet(self, hello: Hello, pusher: PeerId) -> ServerSession:
-        """The session a hello belongs to; waits a bounded time for its OPEN.
+    async def meet(self, hello: Hello, link: FrameStream) -> ServerSession:
+        """Attach ``link`` to the session its hello names, and return that; waits a bounded time for the OPEN.
 
         Raises ``ProtocolViolation`` if no OPEN comes, or if the secret, the pushing peer or the lane is not the one
-        the session's client named.
+        the session's client named, ``BusyError`` if too many hellos wait already.
         """
         key = SessionKey(PeerId(hello.client), hello.session, hello.stage)
-        session = self._sessions.get(key) or await self._await_open(key)
+        session = self._sessions.get(key) or await self._await_open(key, link.peer)
         known = hmac.compare_digest(hello.secret, session.opened.secret_in)
-        if not known or session.opened.upstream != pusher:
-            raise ProtocolViolation("a hello that the session's client did not arrange", peer=pusher)
+        if not known or session.opened.upstream != link.peer:
+            raise ProtocolViolation("a hello that the session's client did not arrange", peer=link.peer)
         if hello.lane in session.attached:
-            raise ProtocolViolation("a second hello for one lane", peer=pusher)
-        session.attached.add(hello.lane)
+            raise ProtocolViolation("a second hello for one lane", peer=link.peer)
+        if session.closed:
+            raise ProtocolViolation("a hello for a session that has closed", peer=link.peer)
+        session.attached[hello.lane] = link
+        link.limit_frames(session.max_step_frame_bytes)
         return session
 
-    async def _await_open(self, key: SessionKey) -> ServerSession:
-        if self._waiting_count >= self._config.max_waiting_hellos:
-            raise BusyError("too many hellos wait for their OPEN", retry_after_s=self._config.hello_wait_s)
-        event = self._waiting.setdefault(key, asyncio.Event())
-        self._waiting_count += 1
+    async def _await_open(self, key: SessionKey, pusher: PeerId) -> ServerSession:
+        config = self._config
+        full = self.waiting_hellos >= config.max_waiting_hellos
+        if full or self._waiting_by[pusher] >= config.max_waiting_hellos_per_peer:
+            raise BusyError("too many hellos wait for their OPEN", retry_after_s=config.hello_wait_s)
+        waiting: asyncio.Future[ServerSession] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(waiting)
+        self._waiting_by[pusher] += 1
         try:
-            async with asyncio.timeout(self._config.hello_wait_s):
-                await event.wait()
+            async with asyncio.timeout(config.hello_wait_s):
+                return await waiting
         except TimeoutError as error:
-            raise ProtocolViolation("a hello for a session that was never opened") from error
+            raise ProtocolViolation("a hello for a session that was never opened", peer=pusher) from error
         finally:
-            self._waiting_count -= 1
-            if not event.is_set() or self._waiting_count == 0:
-                self._waiting.pop(key, None)
-        session = self._sessions.get(key)
-        if session is None:
-            raise ProtocolViolation("a hello for a session that has closed")
-        return session
+            self._waiting_by[pusher] -= 1
+            if self._waiting_by[pusher] == 0:
+                del self._waiting_by[pusher]
+            self._give_up(key, waiting)
+
+    def _give_up(self, key: SessionKey, waiting: asyncio.Future[ServerSession]) -> None:
+        others = [other for other in self._waiting.get(key, ()) if other is not waiting]
+        if others:
+            self._waiting[key] = others
+        else:
+            self._waiting.pop(key, None)
 
 
 async def dial_downstream(
@@ -95,8 +112,11 @@ async def dial_downstream(
             following.peer_id, Channel.LINK.protocol, addresses=following.addresses, timeout_s=timeout_s
         )
         link = FrameStream(stream, Channel.LINK, Role.DIALER)
-        hello = Hello(session.key.client, opened.session, opened.stage + 1, opened.secret_out, lane)
-        await link.send(hello)
+        try:
+            await link.send(Hello(session.key.client, opened.session, opened.stage + 1, opened.secret_out, lane))
+        except BaseException:
+            await link.close()
+            raise
         return link
 
     async def attach(lane: Lane) -> None:

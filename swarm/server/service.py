@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from swarm.core.clock import Clock
 from swarm.core.errors import (
@@ -27,11 +28,11 @@ from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher
 from swarm.server.config import ServerConfig
 from swarm.server.links import Rendezvous, dial_downstream
-from swarm.server.session import ServerSession
+from swarm.server.session import GOODBYE_S, ServerSession
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream, Transport
 from swarm.transport.pulse import Hold, PulseKeeper
-from swarm.wire.messages import LANES, Accept, Busy, Close, Hello, LinkLost, Open, Refused
+from swarm.wire.messages import LANES, Accept, Busy, Close, Failed, Hello, LinkLost, Open, Refused
 from swarm.wire.session import Channel, Role
 
 log = logging.getLogger(__name__)
@@ -99,13 +100,25 @@ class Server:
     async def leave(self) -> None:
         """End what still runs, with a reason its clients can show, and take the announcement out of routing."""
         self.draining = True
-        for session in self.table.sessions:
-            await session.fail(None, fault="draining", reason="the server was stopped by its owner")
-        await self._publish_quietly(State.OFFLINE)
+        running = self.table.sessions
+        for session in running:
+            session.end(Failed("draining", "the server was stopped by its owner"))
+        farewells = [asyncio.create_task(session.gone.wait()) for session in running]
+        if farewells:
+            _, late = await asyncio.wait(farewells, timeout=2 * GOODBYE_S)
+            for farewell in late:
+                farewell.cancel()
+        if not self._yields:
+            await self._publish_quietly(State.OFFLINE)
         for task in (*self._tasks, *self._reports):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._reports, return_exceptions=True)
         await self.pulse.close()
+
+    @property
+    def _yields(self) -> bool:
+        """True if the announcement under our key is now another process's, which is not ours to withdraw."""
+        return self.fatal.done() and isinstance(self.fatal.result(), IdentityInUseError)
 
     async def _publish_quietly(self, state: State) -> None:
         try:
@@ -141,16 +154,37 @@ class Server:
         try:
             session, following = self._admit(control, opened)
         except BusyError as error:
-            await control.send(Busy(error.retry_after_s, str(error)[:400]))
+            await control.send(Busy(error.retry_after_s, str(error)))
             return
         except (CapacityError, PeerError) as error:
-            await control.send(Refused(str(error)[:400]))
+            await control.send(Refused(str(error)))
             return
-        async with self._registered(session, following):
-            load = Accept(len(self.table), self.batcher.queued_steps, self.parts.engine.free_tokens)
-            await control.send(load)
-            while not isinstance((await control.receive()).message, Close):
-                self._touch(session)
+        try:
+            async with self._registered(session, following):
+                load = Accept(len(self.table), self.batcher.queued_steps, self.parts.engine.free_tokens)
+                await control.send(load)
+                if not await self._closed_by_client(session):
+                    self.batcher.forget(session)
+                    await session.say_goodbye()
+        finally:
+            session.gone.set()
+
+    async def _closed_by_client(self, session: ServerSession) -> bool:
+        """Wait until the session is over: True if its client closed it, False if we end it.
+
+        Raises as ``receive`` does if the client goes away or breaks the protocol.
+        """
+        closing = asyncio.create_task(_receive_close(session.control))
+        try:
+            over: set[asyncio.Future[Any]] = {closing, session.ended}
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            if session.ended.done():
+                return False
+            closing.result()
+            return True
+        finally:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
 
     def _admit(self, control: FrameStream, opened: Open) -> tuple[ServerSession, Announcement | None]:
         """Reserve everything the session needs, or raise and reserve nothing."""
@@ -181,7 +215,7 @@ class Server:
         tasks = [asyncio.create_task(session.forward(self.batcher.notify))]
         hold: Hold | None = None
         if following is not None:
-            session.name_downstream(following.peer)
+            session.name_downstream(following)
             hold = self.pulse.hold(following.peer_id, following.addresses, self._silence_reporter(session, following))
             dial = dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s)
             tasks.append(asyncio.create_task(dial))
@@ -214,7 +248,10 @@ class Server:
     def _session_task_ended(self, session: ServerSession) -> Callable[[asyncio.Task[None]], None]:
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("session %s broke", session.key, exc_info=error)
+                wrapped = error if isinstance(error, SwarmError) else SwarmError(f"the server broke: {error!r}")
+                log.warning("session %s failed: %s", session.key, wrapped)
+                log.debug("where it failed", exc_info=error)
+                session.fail(wrapped)
 
         return ended
 
@@ -224,7 +261,7 @@ class Server:
             hello = (await link.receive_within(self.config.hello_wait_s, "hello")).message
             if not isinstance(hello, Hello):
                 raise ProtocolViolation("a link must begin with a hello", peer=link.peer)
-            session = await self.table.meet(hello, link.peer)
+            session = await self.table.meet(hello, link)
         except SwarmError as error:
             log.info("refused a link from %s: %s", link.peer[-8:], error)
             return
@@ -233,26 +270,37 @@ class Server:
                 session.offer(await link.receive(), hello.lane)
                 self._touch(session)
                 self.batcher.notify(session)
+                await session.room()
         except ProtocolViolation as error:
             log.warning("session %s: %s", session.key, error)
-            await session.fail(error, fault="client" if session.key.stage == 0 else "server")
+            session.fail(error)
         except NetworkError as error:
             if not session.closed:
-                await session.report(LinkLost(link.peer, str(error)[:400]))
+                await session.report(LinkLost(link.peer, str(error)))
 
     # -- idleness -------------------------------------------------------------------------------------------
 
     def _touch(self, session: ServerSession) -> None:
-        self._last_seen_s[session] = self.parts.clock.monotonic_s()
+        if not session.closed:
+            self._last_seen_s[session] = self.parts.clock.monotonic_s()
 
     async def _sweep(self) -> None:
-        """Close sessions that nobody uses, so that their KV is free for others."""
+        """End sessions that nobody uses, so that their KV is free for others."""
         while True:
             await self.parts.clock.sleep(SWEEP_S)
             now_s = self.parts.clock.monotonic_s()
             for session, seen_s in list(self._last_seen_s.items()):
+                if session.working:
+                    self._touch(session)
+                    continue
                 # Only the head server hears from the client itself; further down the first step may take its time.
                 unused = session.steps_taken == 0 and session.key.stage == 0
                 limit_s = self.config.open_timeout_s if unused else self.config.idle_timeout_s
                 if now_s - seen_s > limit_s:
-                    await session.fail(None, fault="idle", reason=f"no step for {limit_s:g} s")
+                    session.end(Failed("idle", f"no step for {limit_s:g} s"))
+
+
+async def _receive_close(control: FrameStream) -> None:
+    """Read until the client closes the session; its no-ops are no use of it."""
+    while not isinstance((await control.receive()).message, Close):
+        pass

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from swarm.core.errors import NetworkError, ProtocolViolation, SwarmError
 from swarm.core.ids import SessionKey
-from swarm.core.limits import MAX_REASON_CHARS, MAX_SAMPLED_ROWS
+from swarm.core.limits import MAX_HEADER_BYTES, MAX_PENDING_STEPS, MAX_SAMPLED_ROWS, MAX_STEP_ROWS
+from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.decoding.sampling import Choice
 from swarm.engine.kv import KVSlot
@@ -27,12 +28,16 @@ from swarm.wire.messages import (
     Step,
     TokenLogprobs,
 )
-from swarm.wire.payload import Ids, pack_ids, split_payload
+from swarm.wire.payload import ID_BYTES, Ids, pack_ids, split_payload
 from swarm.wire.session import Phase, StepSequencer
-from swarm.wire.tensors import Buffer, decode_tensor, encode_tensor
+from swarm.wire.tensors import Buffer, cast_rows, decode_tensor, encode_tensor, tensor_bytes
 
 MAX_OUTBOX_STEPS = 4
 """Computed steps that wait for a slow link before this session stops computing more."""
+MAX_INBOX_BYTES = 32 * 1024 * 1024
+"""Payload that waits for the engine before this session's links are read no further."""
+GOODBYE_S = 2.0
+"""How long a client that reads nothing may hold up the end of its session."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,7 @@ class Job:
     ids: Ids | None
     tensor: Buffer | None
     lane: Lane
+    size_bytes: int = 0
     choices: list[Choice] = field(default_factory=list)
     output: Output | None = None
 
@@ -75,12 +81,18 @@ class ServerSession:
         self.computing = False
         self.closed = False
         self.steps_taken = 0
-        self._downstream_peer = ""
+        self.ended: asyncio.Future[Failed] = asyncio.get_running_loop().create_future()
+        """Why the server ends the session, once it does."""
+        self.gone = asyncio.Event()
+        """Set when nothing of the session is left here."""
         self.links: dict[Lane, asyncio.Future[FrameStream]] = {}
-        self.attached: set[Lane] = set()
+        self.attached: dict[Lane, FrameStream] = {}
         self.sampler = TailSampler() if opened.head else None
         self.inbox: deque[Job] = deque()
         self._info = info
+        self._following: Announcement | None = None
+        self._inbox_bytes = 0
+        self._taken = asyncio.Event()
         self._sequencer: StepSequencer[Job] = StepSequencer(capacity_tokens=opened.kv_tokens)
         self._outbox: asyncio.Queue[Job] = asyncio.Queue()
 
@@ -88,6 +100,18 @@ class ServerSession:
     def ready(self) -> bool:
         """True if the next step may be computed now."""
         return bool(self.inbox) and not (self.computing or self.closed) and self._outbox.qsize() < MAX_OUTBOX_STEPS
+
+    @property
+    def working(self) -> bool:
+        """True while the engine owes this session something."""
+        return self.computing or self.ready
+
+    @property
+    def max_step_frame_bytes(self) -> int:
+        """The largest frame a step of this session can make."""
+        rows = min(self.opened.kv_tokens, MAX_STEP_ROWS)
+        tensor = tensor_bytes("raw", "float32", rows, self._info.hidden_size)
+        return MAX_HEADER_BYTES + rows * ID_BYTES + tensor + 2
 
     def offer(self, frame: Frame, lane: Lane) -> None:
         """Take a step from a link. ``ProtocolViolation`` if it, or its payload, cannot be right."""
@@ -97,9 +121,17 @@ class ServerSession:
         if step.want > MAX_SAMPLED_ROWS and self.opened.head:
             raise ProtocolViolation(f"{step.want} rows to sample (limit {MAX_SAMPLED_ROWS})")
         ids, tensor = split_payload(step, frame.payload)
-        job = Job(self, step, ids, self._input(step, ids, tensor), lane)
+        job = Job(self, step, ids, self._input(step, ids, tensor), lane, len(frame.payload))
         self.steps_taken += 1
-        self.inbox.extend(self._sequencer.offer(step, job, len(frame.payload)))
+        for released in self._sequencer.offer(step, job, job.size_bytes):
+            self.inbox.append(released)
+            self._inbox_bytes += released.size_bytes
+
+    async def room(self) -> None:
+        """Return once the waiting steps are few enough to take another; whoever pushes faster has to wait."""
+        while not self.closed and (len(self.inbox) >= MAX_PENDING_STEPS or self._inbox_bytes > MAX_INBOX_BYTES):
+            self._taken.clear()
+            await self._taken.wait()
 
     def _input(self, step: Step, ids: Ids | None, tensor: Buffer) -> Buffer | None:
         if self.opened.embed and self.key.stage == 0:
@@ -112,6 +144,8 @@ class ServerSession:
         """The next step that no rollback has voided; marks the session as computing."""
         while self.inbox:
             job = self.inbox.popleft()
+            self._inbox_bytes -= job.size_bytes
+            self._taken.set()
             if self._sequencer.is_current(job.step):
                 self.computing = True
                 return job
@@ -125,26 +159,28 @@ class ServerSession:
 
     async def forward(self, sent: Callable[[ServerSession], None]) -> None:
         """Send computed steps in order until cancelled; ``sent`` is told after each, so that waiting work moves."""
-        while True:
+        while not self.closed:
             job = await self._outbox.get()
             if self._sequencer.is_current(job.step):
                 try:
                     await (self._answer(job) if self.is_tail else self._push(job))
                 except NetworkError as error:
-                    await self.report(LinkLost(self._downstream_peer or str(self.key.client), _short(error)))
+                    lost = self._following.peer if self._following is not None else str(self.key.client)
+                    await self.report(LinkLost(lost, str(error)))
                     return
             sent(self)
 
-    def name_downstream(self, peer: str) -> None:
-        """Remember who the next server is, for reports."""
-        self._downstream_peer = peer
+    def name_downstream(self, following: Announcement) -> None:
+        """Remember who the next server is, and in what dtype it takes rows."""
+        self._following = following
 
     async def _push(self, job: Job) -> None:
-        if job.output is None or job.output.hidden is None:
+        if job.output is None or job.output.hidden is None or self._following is None:
             raise ProtocolViolation("a middle stage must have rows to pass on")
         link = await self.links[job.lane]
-        codec, dtype, hidden = self.opened.codec, self._info.dtype, self._info.hidden_size
-        tensor = encode_tensor(job.output.hidden, codec, dtype, hidden)
+        codec, hidden = self.opened.codec, self._info.hidden_size
+        dtype = self._following.numerics.dtype
+        tensor = encode_tensor(cast_rows(job.output.hidden, self._info.dtype, dtype), codec, dtype, hidden)
         await link.send(job.step, *([pack_ids(job.ids)] if job.ids is not None else []), tensor)
 
     async def _answer(self, job: Job) -> None:
@@ -171,19 +207,33 @@ class ServerSession:
                 return  # its end of the control stream sees the same loss
 
     async def close_links(self) -> None:
-        """Close what was opened to the next server."""
+        """Close the streams to the next server, and those of the one before."""
         for future in self.links.values():
             if future.done() and not future.cancelled() and future.exception() is None:
                 await future.result().close()
             future.cancel()
+        for link in self.attached.values():
+            await link.close()
 
-    async def fail(self, error: SwarmError | None, *, fault: str, reason: str = "") -> None:
-        """End the session with a reason the client can show."""
-        text = _short(error) if error is not None else reason[:MAX_REASON_CHARS]
-        await self.report(Failed(fault, text))  # type: ignore[arg-type]
+    def fail(self, error: SwarmError) -> None:
+        """End the session because of ``error``. Returns at once; the first reason counts."""
+        broken_rule = isinstance(error, ProtocolViolation)
+        text = str(error)
+        if broken_rule and self.key.stage > 0:
+            text = f"server {self.opened.upstream[-8:]} sent what cannot be: {text}"
+        self.end(Failed("client" if broken_rule and self.key.stage == 0 else "server", text))
+
+    def end(self, reason: Failed) -> None:
+        """End the session; its client is told why. Returns at once; the first reason counts."""
         self.closed = True
-        await self.control.close()
+        self._taken.set()
+        if not self.ended.done():
+            self.ended.set_result(reason)
 
-
-def _short(error: SwarmError) -> str:
-    return str(error)[:MAX_REASON_CHARS]
+    async def say_goodbye(self) -> None:
+        """Tell the client why the session ended, if it listens."""
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await self.report(self.ended.result())
+        except TimeoutError:
+            return

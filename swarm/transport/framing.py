@@ -38,6 +38,10 @@ class FrameStream:
     def phase(self) -> Phase:
         return self._machine.phase
 
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """From the next frame on take none above this many bytes, nor above the wire's own limit."""
+        self._max_frame_bytes = min(max_frame_bytes, MAX_FRAME_BYTES)
+
     async def send(self, message: Message, *payload: bytes | memoryview) -> None:
         """Write one frame whose payload is the parts in order (memoryviews of any C-contiguous shape).
 

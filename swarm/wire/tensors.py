@@ -80,6 +80,17 @@ def decode_tensor(data: Buffer, codec: str, dtype: str, rows: int, hidden: int) 
     return from_float32(np.clip(value_f, -largest, largest), dtype)
 
 
+def cast_rows(raw: Buffer, source: str, target: str) -> Buffer:
+    """Raw rows of one dtype as another's, for chains that mix them; untouched if both are the same.
+
+    What ``target`` cannot hold becomes its largest value, not infinity. NaN stays NaN.
+    """
+    if source == target:
+        return raw
+    largest = _LARGEST[target]
+    return from_float32(np.clip(to_float32(raw, source), -largest, largest), target)
+
+
 def _blocks(hidden: int) -> int:
     return -(-hidden // INT8_BLOCK)
 
