@@ -242,8 +242,8 @@ class Host:
         """Drain, unless a second signal or a fatal error says to go at once."""
         running = len(server.table)
         if running and not server.fatal.done():
-            sessions = _count(running, "session")
-            self.console.event("draining", f"Leaving: {sessions} may finish. Ctrl-C again to go at once.")
+            text = f"Leaving: {_count(running, 'session')} may finish. Ctrl-C again to go at once."
+            self.console.event("draining", text, sessions=running)
         doors.cancel()
         with contextlib.suppress(asyncio.CancelledError, SwarmError):
             await doors

@@ -1,0 +1,171 @@
+"""How servers end, and what the others notice: signals, crashes, frozen processes, restarts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import pytest
+
+from swarm.client.blocking import SwarmModel
+from swarm.core.errors import GenerationInterruptedError, SwarmError
+
+PROMPT = "Once upon a time, in a village between two rivers, there lived"
+NEW_TOKENS = 40
+AT_ONCE_S = 6.0
+"""For what must not wait for a timeout: leaving includes a last write to the DHT and ending the daemon."""
+LOST_S = 8.0
+"""From a server's end or standstill to the client's error: two seconds of missed beats, and slack for slow cores."""
+
+
+@dataclass
+class Pair:
+    """Two servers that hold the model, a client, and what its greedy answer is."""
+
+    launcher: Any
+    connect: Any
+    first: Any
+    second: Any
+    model: SwarmModel
+    tokens: tuple[int, ...]
+
+    def restart(self) -> None:
+        """The second server again, with the same key; waits until it is READY."""
+        self.second = self.launcher.server("15:30", join=self.first.address, key="second.key").ready()
+
+    def generate(self) -> tuple[int, ...]:
+        return self.model.generate(PROMPT, max_new_tokens=NEW_TOKENS, ignore_eos=True).token_ids
+
+    def seen(self) -> list[str]:
+        """Peer ids that a reader of the directory sees now."""
+        parts = self.model._inner.parts
+        found = self.model._loop.run(parts.directory.servers(parts.files.model_id))
+        return [announcement.peer for announcement, _ in found]
+
+
+@pytest.fixture(scope="module")
+def pair(module_launcher: Any, connect: Any) -> Pair:
+    first = module_launcher.server("0:15").ready()
+    second = module_launcher.server("15:30", "--public-name", "second", join=first.address, key="second.key").ready()
+    pair = Pair(module_launcher, connect, first, second, connect(first), ())
+    pair.tokens = pair.generate()
+    assert len(pair.tokens) == NEW_TOKENS
+    return pair
+
+
+def daemons_of(server: Any) -> list[psutil.Process]:
+    daemons = [process for process in server.family if process.name() == "p2pd"]
+    assert len(daemons) == 1
+    return daemons
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=AT_ONCE_S)
+    assert not alive, f"left behind: {alive}"
+
+
+def interrupt_after(pair: Pair, pieces: int, act: Any) -> tuple[GenerationInterruptedError, float]:
+    """Do ``act`` after some pieces of an answer; the error that ends it, and seconds until it came."""
+    with pair.model.generate(PROMPT, stream=True, max_new_tokens=2000, ignore_eos=True) as stream:
+        for _ in range(pieces):
+            next(stream)
+        began_s = time.monotonic()
+        act()
+        with pytest.raises(GenerationInterruptedError) as caught:
+            exhaust(stream, within_s=60.0)
+    return caught.value, time.monotonic() - began_s
+
+
+def exhaust(stream: Iterator[str], *, within_s: float) -> None:
+    deadline_s = time.monotonic() + within_s
+    for _ in stream:
+        assert time.monotonic() < deadline_s, "the answer goes on"
+
+
+def check_valid_part(error: GenerationInterruptedError, pair: Pair) -> None:
+    """The error names the server and its layers, counts the valid tokens, and they are the right ones."""
+    assert pair.second.peer[-8:] in str(error)
+    assert "15:30" in str(error) or "stopped by its owner" in str(error)
+    assert f"after {len(error.token_ids)} valid tokens" in str(error)
+    assert len(error.token_ids) >= 5
+    shared = min(len(error.token_ids), NEW_TOKENS)
+    assert error.token_ids[:shared] == pair.tokens[:shared]
+    assert error.text
+
+
+def test_a_frozen_server_is_noticed_and_may_come_back(pair: Pair) -> None:
+    error, took_s = interrupt_after(pair, 5, lambda: pair.second.signal(signal.SIGSTOP))
+    pair.second.signal(signal.SIGCONT)
+    check_valid_part(error, pair)
+    assert took_s < LOST_S
+    assert pair.generate() == pair.tokens
+
+
+def test_kill_9_in_the_middle_of_an_answer(pair: Pair) -> None:
+    daemons = daemons_of(pair.second)
+    error, took_s = interrupt_after(pair, 5, pair.second.process.kill)
+    check_valid_part(error, pair)
+    assert took_s < LOST_S
+    assert_gone(daemons)
+
+    assert pair.first.process.poll() is None
+    with pytest.raises(SwarmError) as caught:  # its announcement lives on for a while, it does not answer
+        pair.generate()
+    assert not isinstance(caught.value, GenerationInterruptedError)
+    assert pair.second.peer[-8:] in str(caught.value) or "layers 15 to 29" in str(caught.value)
+
+    pair.restart()
+    assert pair.generate() == pair.tokens
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(pair: Pair, number: signal.Signals) -> None:
+    daemons = daemons_of(pair.second)
+    assert pair.second.peer in pair.seen()
+    began_s = time.monotonic()
+    pair.second.signal(number)
+    assert pair.second.wait() == 0
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert pair.second.peer not in pair.seen(), "withdrawn, not left to expire"
+    assert_gone(daemons)
+    pair.second.event("stopped")
+    assert pair.second.stderr == ""
+
+    asked = pair.launcher.run("swarm", "generate", "Hello", "--model", "demo", "--initial-peers", pair.first.address)
+    assert asked.wait() == 3
+    assert asked.stderr.startswith("error: no server holds layers 15 to 29 (start one: python -m swarm.server")
+    assert asked.stderr.count("\n") == 1
+
+    pair.restart()
+    assert pair.generate() == pair.tokens
+
+
+def test_a_second_ctrl_c_does_not_wait_for_sessions(pair: Pair) -> None:
+    def twice() -> None:
+        pair.second.signal(signal.SIGINT)
+        assert pair.second.event("draining", 10.0)["sessions"] == 1
+        with pytest.raises(subprocess.TimeoutExpired):  # it waits for the answer that is running
+            pair.second.process.wait(1.0)
+        pair.second.signal(signal.SIGINT)
+
+    error, _ = interrupt_after(pair, 5, twice)
+    check_valid_part(error, pair)
+    assert "stopped by its owner" in str(error)
+    assert pair.second.wait(AT_ONCE_S) == 0
+    assert pair.second.peer not in pair.seen()
+    pair.restart()
+    assert pair.generate() == pair.tokens
+
+
+def test_ctrl_c_while_starting(launcher: Any) -> None:
+    server = launcher.server("0:10")
+    server.event("starting")
+    time.sleep(1.0)
+    server.signal(signal.SIGINT)
+    assert server.wait() == 130
+    assert "Traceback" not in server.stderr
