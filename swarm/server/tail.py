@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from swarm.core.errors import ConfigError, ProtocolViolation
+from swarm.core.errors import ProtocolViolation
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice, choose
@@ -45,7 +45,4 @@ class TailSampler:
     def _begin(self, answer: Answer) -> None:
         """A new answer: other parameters, and the counts of presence and frequency start again."""
         self._history = History(self._history.token_ids, answer_start=answer.start)
-        try:
-            self._params = answer.params.checked()
-        except ConfigError as error:
-            raise ProtocolViolation(f"impossible sampling parameters: {error.message}") from error
+        self._params = answer.params

@@ -181,6 +181,21 @@ class Recorder:
         return getattr(self._engine, name)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Let everybody run, turn by turn, until ``condition`` holds."""
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+async def turns(count: int) -> None:
+    """Let everybody run for so many turns of the loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 class Swarm:
     """Servers and clients of one test, on one network, one directory and one (virtual) clock."""
 
@@ -266,6 +281,11 @@ class Swarm:
         model = AsyncSwarmModel(parts, ClientOptions(remote_head=head == "remote", **options))
         self.models.append(model)
         return model
+
+    async def crash(self, node: Node) -> None:
+        """Take a server away as a power cut does: no farewell, and its announcement runs out."""
+        await node.directory.close()
+        await self.network.kill(node.peer)
 
     def delay(self, seconds: float) -> None:
         """From now on everything takes so long from any node to any other."""

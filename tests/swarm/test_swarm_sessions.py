@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from harness import Swarm
+from harness import Swarm, turns, until
 
 from swarm.core.errors import MisuseError, PromptTooLongError, SwarmError
 
@@ -160,8 +160,7 @@ async def test_cancelled_at_any_moment_nothing_stays(swarm: Swarm, head: str, af
     await swarm.serve("0:2", "2:5")
     model = swarm.client(head)
     task = asyncio.create_task(model.generate("some prompt", **ENDLESS))
-    for _ in range(after):
-        await asyncio.sleep(0)
+    await turns(after)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -174,8 +173,7 @@ async def test_a_session_survives_a_cancelled_answer(swarm: Swarm, after: int) -
     session = swarm.client().session()
     first = await session.generate("some prompt", **OPTIONS)
     task = asyncio.create_task(session.generate(" goes on", **ENDLESS))
-    for _ in range(after):
-        await asyncio.sleep(0)
+    await turns(after)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -200,8 +198,7 @@ async def test_cancelled_during_a_long_prefill(swarm: Swarm) -> None:
             **OPTIONS,
         )
     )
-    while not chunks:
-        await asyncio.sleep(0)
+    await until(lambda: chunks)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -243,8 +240,7 @@ async def test_a_session_closed_under_a_running_answer_raises_an_error(swarm: Sw
     await swarm.serve()
     session = swarm.client().session()
     task = asyncio.create_task(session.generate("x", **ENDLESS))
-    while session.position == 0 and not any(node.rows for node in swarm.nodes):
-        await asyncio.sleep(0)
+    await until(lambda: any(node.rows for node in swarm.nodes))
     await session.close()
     with pytest.raises(SwarmError):
         await task
@@ -256,8 +252,7 @@ async def test_a_session_closed_while_it_opens_holds_nothing(swarm: Swarm, after
     await swarm.serve()
     session = swarm.client().session()
     task = asyncio.create_task(session.generate("x", **ENDLESS))
-    for _ in range(after):
-        await asyncio.sleep(0)
+    await turns(after)
     await session.close()
     with pytest.raises(SwarmError):
         await task
@@ -273,8 +268,7 @@ async def test_a_closed_model_ends_its_answers(swarm: Swarm) -> None:
     await session.generate("y", **OPTIONS)
     await model.close()
     with pytest.raises(SwarmError):
-        while await stream.next_piece() is not None:
-            pass
+        [piece async for piece in stream]
     await swarm.check_free()
 
 
@@ -291,7 +285,7 @@ async def test_a_chain_that_died_between_calls_is_replaced(swarm: Swarm) -> None
     session = swarm.client().session()
     one = await session.generate("before", **OPTIONS)
     assert [stage.peer for stage in one.chain] == [first.peer]
-    await swarm.network.kill(first.peer)
+    await swarm.crash(first)
     await asyncio.sleep(70.0)  # its announcement expires
     two = await session.generate("after", **OPTIONS)
     ids = [*swarm.reference.tokenizer.encode("before"), *one.token_ids]

@@ -1,0 +1,441 @@
+"""Servers that lie, garble or fall silent: the client says who it was, keeps what is valid, and goes on elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fakes import FakeServer, rows_of, step
+from harness import Swarm, turns
+
+from swarm.core.errors import (
+    BusyError,
+    GenerationInterruptedError,
+    NoRouteError,
+    PeerError,
+    PeerLostError,
+    PeerUnreachableError,
+    RefusedError,
+    SwarmError,
+)
+from swarm.core.numerics import Numerics
+from swarm.transport.framing import FrameStream
+from swarm.wire.frames import Frame
+from swarm.wire.messages import (
+    Busy,
+    Failed,
+    LinkLost,
+    Noop,
+    Open,
+    Refused,
+    Result,
+    Step,
+    TokenLogprobs,
+)
+from swarm.wire.payload import pack_ids
+
+OPTIONS = {"max_new_tokens": 8, "ignore_eos": True}
+
+
+def answer_to(message: Step, **changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "generation": message.generation,
+        "epoch": message.epoch,
+        "seq": message.seq,
+        "kv_length": message.keep + message.rows,
+        "tokens": (7,) if message.want else (),
+    }
+    return Result(**(fields | changes))
+
+
+@dataclass
+class Tail(FakeServer):
+    """Answers every step with token 7, until its ``lie_at``-th wanted answer, which is the test's."""
+
+    lie_at: int = 0
+    wanted: int = 0
+
+    async def on_step(self, control: FrameStream, opened: Open, frame: Frame) -> None:
+        message = frame.message
+        assert isinstance(message, Step)
+        if message.want:
+            self.wanted += 1
+            if self.wanted > self.lie_at:
+                await self.lie(control, message)
+                return
+        await control.send(answer_to(message))
+
+    async def lie(self, control: FrameStream, message: Step) -> None:
+        """Nothing: silence."""
+
+
+@dataclass
+class SaysTail(Tail):
+    """Lies with one crafted result."""
+
+    changes: dict[str, Any] | None = None
+    payload: bytes = b""
+
+    async def lie(self, control: FrameStream, message: Step) -> None:
+        await control.send(answer_to(message, **(self.changes or {})), *([self.payload] if self.payload else []))
+
+
+def blamed(error: SwarmError, peer: str) -> bool:
+    """The error, or its cause, names the peer in words and in its field."""
+    cause = error.__cause__ if isinstance(error, GenerationInterruptedError) else error
+    return isinstance(cause, PeerLostError | PeerError) and cause.peer == peer and peer[-8:] in str(error)
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "too few rows held": {"kv_length": 0},
+    "too many rows held": {"kv_length": 4_000_000},
+    "no token": {"tokens": ()},
+    "two tokens": {"tokens": (7, 8)},
+    "a token outside the vocabulary": {"tokens": (260,)},
+    "a token outside by far": {"tokens": (2_000_000,)},
+}
+
+
+@pytest.mark.parametrize("lie_at", [0, 3])
+@pytest.mark.parametrize("name", sorted(LIES))
+async def test_a_tail_that_lies(swarm: Swarm, name: str, lie_at: int) -> None:
+    await swarm.serve("0:3")
+    tail = await SaysTail(swarm, "3:5", lie_at=lie_at, changes=LIES[name]).start()
+    with pytest.raises(SwarmError) as caught:
+        await swarm.client().generate("x", **OPTIONS)
+    assert blamed(caught.value, tail.peer), caught.value
+    if lie_at:
+        assert isinstance(caught.value, GenerationInterruptedError)
+        assert caught.value.token_ids == (7,) * lie_at
+    await swarm.check_free()
+    await tail.transport.close()
+    await swarm.serve("3:5")
+    await swarm.answers()
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        (),
+        (TokenLogprobs(-1.0, ()),),
+        (TokenLogprobs(-1.0, ((7, -1.0), (8, -1.0), (9, -2.0))),),
+        (TokenLogprobs(-1.0, ((7, -1.0), (300, -1.0))),),
+    ],
+)
+async def test_a_tail_with_other_logprobs_than_asked_for(swarm: Swarm, logprobs: tuple[TokenLogprobs, ...]) -> None:
+    await swarm.serve("0:3")
+    tail = await SaysTail(swarm, "3:5", changes={"logprobs": logprobs}).start()
+    with pytest.raises(SwarmError) as caught:
+        await swarm.client().generate("x", logprobs=2, **OPTIONS)
+    assert blamed(caught.value, tail.peer)
+
+
+@pytest.mark.parametrize(
+    ("rows", "payload"),
+    [
+        (0, b""),
+        (2, rows_of(1.0, 2)),
+        (1, rows_of(1.0)[:-4]),
+        (1, b""),
+        (1, rows_of(1.0) + bytes(1000)),
+    ],
+)
+async def test_a_tail_with_wrong_hidden_rows(swarm: Swarm, rows: int, payload: bytes) -> None:
+    await swarm.serve("0:3")
+    tail = await SaysTail(swarm, "3:5", changes={"tokens": (), "rows": rows}, payload=payload).start()
+    with pytest.raises(SwarmError) as caught:
+        await swarm.client("local").generate("x", **OPTIONS)
+    assert blamed(caught.value, tail.peer)
+
+
+async def test_a_tail_with_nan_rows_for_a_local_head(swarm: Swarm) -> None:
+    await swarm.serve("0:3")
+    await SaysTail(swarm, "3:5", changes={"tokens": (), "rows": 1}, payload=rows_of(float("nan"))).start()
+    with pytest.raises(SwarmError, match="not finite"):
+        await swarm.client("local").generate("x", **OPTIONS)
+    await swarm.check_free()
+
+
+@dataclass
+class RambleTail(Tail):
+    """Sends results nobody asked for before each honest one."""
+
+    async def lie(self, control: FrameStream, message: Step) -> None:
+        for changes in ({"seq": 10_000}, {"epoch": 9}, {"generation": 3}):
+            await control.send(answer_to(message, tokens=(9,), **changes))
+        await control.send(Noop())
+        for _ in range(2):  # the honest one twice: the second must not count as another step's
+            await control.send(answer_to(message))
+
+
+async def test_results_for_unknown_steps_are_no_answers(swarm: Swarm) -> None:
+    await swarm.serve("0:3")
+    await RambleTail(swarm, "3:5").start()
+    result = await swarm.client().generate("x", **OPTIONS)
+    assert result.token_ids == (7,) * 8
+
+
+async def test_a_tail_that_takes_steps_and_is_silent(swarm: Swarm) -> None:
+    """No hang for ever: after the step's time the answer ends with what is valid."""
+    await swarm.serve("0:3")
+    await Tail(swarm, "3:5", lie_at=2).start()
+    began_s = swarm.clock.monotonic_s()
+    with pytest.raises(GenerationInterruptedError, match="300 s") as caught:
+        await swarm.client().generate("x", **OPTIONS)
+    assert caught.value.token_ids == (7, 7)
+    assert swarm.clock.monotonic_s() - began_s < 310.0
+    await swarm.check_free()
+
+
+# -- control streams that garble ------------------------------------------------------------------------------
+
+
+@dataclass
+class GarbleTail(Tail):
+    """Answers with raw bytes."""
+
+    data: bytes = b""
+
+    async def lie(self, control: FrameStream, message: Step) -> None:
+        await control._stream.write(self.data)
+
+
+@pytest.mark.parametrize(
+    "data", [bytes(64), b"\xff" * 64, b"HTTP/1.1 200 OK\r\n\r\n", b"\x00\x00\x00\x04\x00\x02\x91\x63"]
+)
+async def test_garbage_on_the_clients_control_stream(swarm: Swarm, data: bytes) -> None:
+    await swarm.serve("0:3")
+    tail = await GarbleTail(swarm, "3:5", lie_at=1, data=data).start()
+    with pytest.raises(GenerationInterruptedError) as caught:
+        await swarm.client().generate("x", **OPTIONS)
+    assert blamed(caught.value, tail.peer)
+    assert caught.value.token_ids == (7,)
+    await swarm.check_free()
+
+
+@dataclass
+class Middle(FakeServer):
+    """The first of two; sends the client results, or the next server nonsense."""
+
+    crime: str = ""
+
+    async def on_step(self, control: FrameStream, opened: Open, frame: Frame) -> None:
+        message = frame.message
+        assert isinstance(message, Step)
+        rows, ids = message.rows, bytes(frame.payload)[: 4 * message.rows]
+        good = rows_of(0.5, rows)
+        match self.crime:
+            case "sends a result":
+                await control.send(answer_to(message))
+            case "sends rows of NaN":
+                await self.push(opened, message, ids, rows_of(float("nan"), rows))
+            case "sends half a tensor":
+                await self.push(opened, message, ids, good[: len(good) // 2])
+            case "sends no ids":
+                await self.push(opened, step(rows=rows, ids=False), good)
+            case "sends ids outside the vocabulary":
+                await self.push(opened, message, pack_ids([1000] * rows), good)
+            case "keeps rows that are not there":
+                await self.push(opened, step(rows=rows, keep=9), ids, good)
+            case "jumps ahead":
+                await self.push(opened, step(seq=900, rows=rows), ids, good)
+            case "reports a loss":
+                await control.send(LinkLost("somebody", "or so it says"))
+            case "gives up":
+                await control.send(Failed("server", "out of memory"))
+
+
+MIDDLE_CRIMES = {
+    "sends a result": True,
+    "sends rows of NaN": False,
+    "sends half a tensor": True,
+    "sends no ids": True,
+    "keeps rows that are not there": True,
+    "jumps ahead": True,
+    "gives up": True,
+    "reports a loss": False,
+}
+"""Whether the message names the liar."""
+
+
+@pytest.mark.parametrize("crime", sorted(MIDDLE_CRIMES))
+async def test_a_server_in_the_middle_that_lies(swarm: Swarm, crime: str) -> None:
+    [last] = await swarm.serve("3:5")
+    liar = await Middle(swarm, "0:3", crime=crime).start()
+    with pytest.raises(SwarmError) as caught:
+        await asyncio.wait_for(swarm.client().generate("xyz", **OPTIONS), 30.0)
+    if MIDDLE_CRIMES[crime]:
+        assert liar.peer[-8:] in str(caught.value), caught.value
+    assert len(str(caught.value)) > 20
+    await swarm.check_free()
+    assert last.idle
+    await liar.transport.close()
+    await swarm.serve("0:3")
+    await swarm.answers()
+
+
+# -- opening ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Opener(FakeServer):
+    """Answers OPEN in its own way."""
+
+    manner: str = ""
+
+    async def on_open(self, control: FrameStream, opened: Open) -> None:
+        match self.manner:
+            case "silence":
+                return
+            case "garbage":
+                await control._stream.write(b"\xff" * 64)
+            case "hangs up":
+                await control.close()
+            case "result":
+                await control._stream.write(b"\x00\x00\x00\x09\x00\x07\x97\x07\x00\x00\x00\x00\x00")
+            case "busy for ever":
+                await control.send(Busy(5.0, "no room"))
+            case "busy for an hour":
+                await control.send(Busy(3600.0, "no room"))
+            case "refuses":
+                await control.send(Refused("not you"))
+            case "rude words":
+                await control.send(Refused("\x1b[31m" + "x" * 390))
+
+
+@pytest.mark.parametrize(
+    ("manner", "error"),
+    [
+        ("silence", PeerUnreachableError),
+        ("garbage", PeerUnreachableError),
+        ("hangs up", PeerUnreachableError),
+        ("result", PeerUnreachableError),
+        ("busy for ever", BusyError),
+        ("busy for an hour", BusyError),
+        ("refuses", RefusedError),
+        ("rude words", RefusedError),
+    ],
+)
+async def test_a_server_that_does_not_open(swarm: Swarm, manner: str, error: type[SwarmError]) -> None:
+    """The error names it, nothing stays reserved at the others, and with an alternative the client never notices."""
+    await swarm.serve("0:3")
+    bad = await Opener(swarm, "3:5", manner=manner).start()
+    began_s = swarm.clock.monotonic_s()
+    with pytest.raises(error) as caught:
+        await swarm.client(busy_timeout_s=60.0).generate("x", **OPTIONS)
+    assert bad.peer[-8:] in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert swarm.clock.monotonic_s() - began_s < 62.0
+    await swarm.check_free()
+    await swarm.serve("3:5")
+    for _ in range(3):  # whichever of the two it tries first
+        await swarm.answers()
+    await swarm.check_free()
+
+
+async def test_accepted_then_frozen(swarm: Swarm) -> None:
+    """A server whose machine stops dead: no stream ends, the pulse tells."""
+    first, _ = await swarm.serve("0:3", "3:5")
+    model = swarm.client()
+    stream = await model.stream("x", max_new_tokens=300, ignore_eos=True)
+    await stream.next_piece()
+    swarm.network.freeze(first.peer)
+    began_s = swarm.clock.monotonic_s()
+    with pytest.raises(GenerationInterruptedError) as caught:
+        async for _ in stream:
+            pass
+    assert blamed(caught.value, first.peer)
+    assert swarm.clock.monotonic_s() - began_s < 4.0
+    wanted = swarm.reference.greedy("x", len(caught.value.token_ids), eos_token_id=None)
+    assert list(caught.value.token_ids) == wanted
+    swarm.network.thaw(first.peer)
+    await asyncio.sleep(5.0)
+    await swarm.check_free()
+    await swarm.answers()
+
+
+# -- going away -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["local", "remote"])
+@pytest.mark.parametrize("victim", [0, 1, 2])
+async def test_a_server_that_dies_mid_answer_is_named(swarm: Swarm, victim: int, head: str) -> None:
+    """Its neighbours report a lost link at the same moment; the client must not believe that they are the lost ones."""
+    nodes = await swarm.serve(name="a volunteer")
+    stream = await swarm.client(head).stream("The swarm answers", max_new_tokens=300, ignore_eos=True)
+    for _ in range(4):
+        await stream.next_piece()
+    await swarm.crash(nodes[victim])
+    with pytest.raises(GenerationInterruptedError) as caught:
+        async for _ in stream:
+            pass
+    error = caught.value
+    assert blamed(error, nodes[victim].peer), error
+    span = nodes[victim].engine.info.span
+    assert f"layers {span}" in str(error)
+    assert len(error.token_ids) >= 4
+    wanted = swarm.reference.greedy("The swarm answers", len(error.token_ids), eos_token_id=None)
+    assert list(error.token_ids) == wanted
+    assert swarm.reference.tokenizer.decode(wanted).startswith(error.text)
+    await swarm.check_free(besides=[nodes[victim]])
+
+
+async def test_a_cut_between_two_servers_is_told(swarm: Swarm) -> None:
+    """Both are alive and say so; the link between them is what broke."""
+    first, second, _ = await swarm.serve()
+    stream = await swarm.client().stream("x", max_new_tokens=300, ignore_eos=True)
+    await stream.next_piece()
+    swarm.network.cut(first.peer, second.peer)
+    with pytest.raises(GenerationInterruptedError) as caught:
+        async for _ in stream:
+            pass
+    assert first.short in str(caught.value) or second.short in str(caught.value)
+    swarm.network.mend(first.peer, second.peer)
+    await swarm.check_free()
+    await swarm.answers()
+
+
+async def test_a_server_that_dies_while_the_chain_opens(swarm: Swarm) -> None:
+    """At any moment of the opening: another chain is found, or the error names layers or peer; never a hang."""
+    for count in range(0, 24, 3):
+        nodes = await swarm.serve("0:5")
+        task = asyncio.create_task(swarm.client().generate("x", max_new_tokens=2, ignore_eos=True))
+        await turns(count)
+        await swarm.crash(nodes[0])
+        [outcome] = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, SwarmError)
+            assert "layers" in str(outcome) or nodes[0].short in str(outcome)
+        await asyncio.sleep(70.0)
+
+
+async def test_every_server_of_some_layers_is_gone(swarm: Swarm) -> None:
+    _, middle, _ = await swarm.serve()
+    await swarm.crash(middle)
+    with pytest.raises(PeerUnreachableError, match=middle.short):
+        await swarm.client().generate("x", **OPTIONS)
+    await asyncio.sleep(70.0)
+    with pytest.raises(NoRouteError, match="layers 1 to 2"):
+        await swarm.client().generate("x", **OPTIONS)
+    await swarm.serve("1:3")
+    await swarm.answers()
+
+
+async def test_a_server_of_another_dtype_in_its_record_than_in_truth(swarm: Swarm) -> None:
+    """Its announcement says bfloat16, its rows are float32: sizes differ, the one who receives them says so."""
+    await swarm.serve("3:5", dtype="bfloat16")
+
+    @dataclass
+    class Liar(FakeServer):
+        async def on_step(self, control: FrameStream, opened: Open, frame: Frame) -> None:
+            message = frame.message
+            assert isinstance(message, Step)
+            ids = bytes(frame.payload)[: 4 * message.rows]
+            await self.push(opened, message, ids, rows_of(1.0, message.rows))
+
+    liar = await Liar(swarm, "0:3", numerics=Numerics("bfloat16")).start()
+    with pytest.raises(SwarmError, match=liar.peer[-8:]):
+        await swarm.client().generate("x", **OPTIONS)
+    await swarm.check_free()
