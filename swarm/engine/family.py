@@ -8,6 +8,7 @@ layers and no norm must be the identity on ``inputs_embeds``, and every layer mu
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -177,7 +178,7 @@ def _probe(config: PretrainedConfig, ask: Callable[[], T]) -> T:
 
 
 def _is_rotary(module: nn.Module) -> bool:
-    return "position_ids" in module.forward.__code__.co_varnames if hasattr(module.forward, "__code__") else False
+    return "position_ids" in inspect.signature(module.forward).parameters
 
 
 def cut_config(config: PretrainedConfig, span: Span) -> None:

@@ -130,6 +130,21 @@ def test_a_forward_that_fails_leaves_slots_truncated(middle) -> None:
     np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"])
+def test_poisoned_rows_harm_nobody_else(kit, name, poison) -> None:
+    """Rows come from strangers: whatever numbers they hold, the neighbours in the batch get their own answer."""
+    config = kit.configs[name]
+    model = kit.fill(build_span(config, Span(2, 4), embeddings=False, head=False), kit.whole(config))
+    engine = SpanEngine(model, EngineOptions(kv_tokens=256))
+    bad = np.full((3, 32), poison, dtype=np.float32).tobytes()
+    [alone] = engine.run([_work(engine)])
+    poisoned = _work(engine, hidden=bad, rows=3, want=3)
+    _, beside = engine.run([poisoned, _work(engine)])
+    got, wanted = (np.frombuffer(output.hidden, dtype=np.float32) for output in (beside, alone))
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
 def test_only_the_wanted_rows_come_back(middle) -> None:
     whole = middle.run([_work(middle)])[0].hidden
     part = middle.run([_work(middle, want=2)])[0].hidden

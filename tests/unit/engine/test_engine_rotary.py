@@ -101,3 +101,24 @@ def test_a_long_call_leaves_no_trace(dynamic, longrope, kit) -> None:
         wanted = chain.reference(ids)
         chain.step([(chain.open(), kit.tokens(60, 6), 0)])
         _close(chain.step([(chain.open(), ids, 0)])[0], wanted)
+
+
+def test_longrope_across_the_original_length_by_resending(longrope, kit) -> None:
+    """transformers' generate recomputes the cache once, when the text outgrows the original length; so must a client.
+
+    It resends every row with ``keep`` 0 in the step that crosses; before and after, steps are ordinary ones.
+    """
+    prompt = kit.tokens(ORIGINAL - 4, 7)
+    with torch.no_grad():
+        wanted = copy.deepcopy(longrope.whole).generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=12, do_sample=False,
+            eos_token_id=None,
+        )[0].tolist()  # fmt: skip
+    session, ids = longrope.open(), list(prompt)
+    [rows] = longrope.step([(session, ids, 0)])
+    while len(ids) < len(wanted):
+        ids.append(int(rows[-1].argmax()))
+        crossing = len(ids) == ORIGINAL + 1
+        session.length = 0 if crossing else session.length
+        [rows] = longrope.step([(session, ids[session.length :], 0)])
+    assert ids == wanted
