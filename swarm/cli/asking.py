@@ -30,7 +30,9 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
                        help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip
     where.add_argument("--compression", choices=("none", "int8"), default="none", help="of what travels; int8 is lossy")
-    where.add_argument("--identity", type=Path, help="key file of this client (default: a new key each time)")
+    where.add_argument(
+        "--identity", type=Path, help="key file of this client, made if missing (default: a new key each time)"
+    )
     how = parser.add_argument_group("how to answer")
     how.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="default: 256")
     how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")

@@ -15,6 +15,7 @@ from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
 from swarm.models.resolve import resolve
 from swarm.runtime.clock import SystemClock
+from swarm.runtime.identity import load_or_create
 from swarm.wire.messages import Codec
 
 
@@ -51,6 +52,8 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
     if options.head not in ("auto", "local", "remote"):
         raise ConfigError(f"head is {options.head!r}", hint="choose auto, local or remote")
     files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
+    if options.identity is not None:
+        load_or_create(options.identity)
     clock = SystemClock()
     transport = await Libp2pTransport.create(
         options.identity,
