@@ -23,11 +23,18 @@ STEP_TIMEOUT_S = 300.0
 
 
 class Conversation:
-    """One open chain with what it has been fed. Not for concurrent use."""
+    """One open chain with what it has been fed. Not for concurrent use.
 
-    def __init__(self, chain: Chain, head: Head, *, chunk_rows: int = PREFILL_CHUNK_ROWS) -> None:
+    ``table_tokens`` is the length up to which a long-rope model uses its short rotary table (None: it has one table).
+    A text that outgrows it is computed anew from its first token, as transformers' generate does.
+    """
+
+    def __init__(
+        self, chain: Chain, head: Head, *, table_tokens: int | None = None, chunk_rows: int = PREFILL_CHUNK_ROWS
+    ) -> None:
         self.chain = chain
         self._head = head
+        self._table_tokens = table_tokens
         self._chunk_rows = chunk_rows
         self._history = History(answer_start=0)
         self._params = SamplingParams()
@@ -65,17 +72,24 @@ class Conversation:
             raise MisuseError("the prompt is empty", hint="give at least one token")
         if len(token_ids) > self.capacity:
             raise PromptTooLongError(f"{len(token_ids)} tokens do not fit the {self.capacity} reserved")
-        self.truncate(min(self._common_prefix(token_ids), len(token_ids) - 1))
-        start, total = self.position, len(token_ids)
+        kept = min(self._common_prefix(token_ids), len(token_ids) - 1)
+        crosses = self._table_tokens is not None and kept <= self._table_tokens < len(token_ids)
+        self.truncate(0 if crosses else kept)
         self._params = params
-        self._history = History(self._history.token_ids, answer_start=total)
+        self._history = History(self._history.token_ids, answer_start=len(token_ids))
+        return await self._feed(token_ids, progress)
+
+    async def _feed(self, token_ids: Sequence[int], progress: Callable[[int, int], None] | None) -> Choice:
+        """Send what of ``token_ids`` is not held yet, in chunks; the token that follows them."""
+        start, total = self.position, len(token_ids)
+        begins = Answer(self._history.answer_start, self._params)
         flying: deque[tuple[Sequence[int], asyncio.Future[Frame]]] = deque()
         window = len(self.chain.plan.stages) + 1
         choice: Choice | None = None
         cuts = [*range(start, total, self._chunk_rows), total]
         for begin, end in pairwise(cuts):
             chunk = token_ids[begin:end]
-            answer = Answer(total, params) if end == total else None
+            answer = begins if end == total else None
             flying.append((chunk, await self._send(begin, chunk, answer=answer, horizon=total)))
             while len(flying) > (window if end < total else 0):
                 frame = await self._commit(*flying.popleft())
@@ -91,6 +105,11 @@ class Conversation:
         """Append one token and return the next."""
         if self.position >= self.capacity:
             raise PromptTooLongError(f"all {self.capacity} reserved tokens are used")
+        if self.position == self._table_tokens:
+            tokens, answer_start = [*self._history.token_ids, token_id], self._history.answer_start
+            self.truncate(0)
+            self._history = History(answer_start=answer_start)
+            return await self._feed(tokens, None)
         future = await self._send(self.position, [token_id])
         frame = await self._commit([token_id], future)
         return await self._choice(frame)

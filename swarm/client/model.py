@@ -16,6 +16,7 @@ from swarm.client.results import GenerationResult, Progress, ProgressCallback
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, SwarmError
+from swarm.decoding.sampling import check_bias
 from swarm.dht.protocol import Directory
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
@@ -122,6 +123,12 @@ class AsyncSwarmModel:
         await self.parts.directory.close()
         await self.parts.transport.close()
 
+    def read(self, options: Options) -> Request:
+        """The options, checked; ``ConfigError`` names the one that is wrong, also for this model's vocabulary."""
+        request = read_options(options)
+        check_bias(request.params, self.parts.files.vocab_size)
+        return request
+
     def encode(self, prompt: str | None, options: Options, *, first: bool = True) -> list[int]:
         """Token ids of exactly one of ``prompt``, ``messages`` and ``input_ids``; ``MisuseError`` otherwise."""
         messages, input_ids = options.get("messages"), options.get("input_ids")
@@ -150,7 +157,7 @@ class AsyncSwarmModel:
         return wanted
 
     def _one_off(self, prompt: str | None, options: Options) -> AsyncSession:
-        request = read_options(options)
+        request = self.read(options)
         ids = self.encode(prompt, options)
         new = self.plan_tokens(len(ids), request, self.parts.files.context_tokens)
         return AsyncSession(self, len(ids) + new)
@@ -163,7 +170,7 @@ class AsyncSwarmModel:
         except BaseException:
             await opened.chain.close()
             raise
-        return opened, Conversation(opened.chain, head)
+        return opened, Conversation(opened.chain, head, table_tokens=self.parts.files.short_table_tokens)
 
     async def _head(self, route: Route) -> Head:
         """The remote head, or the local one in the last server's dtype; a local one is loaded once."""
@@ -233,7 +240,7 @@ class AsyncSession:
             raise MisuseError("the session is generating already", hint="one answer at a time")
         model, clock = self._model, self._model.parts.clock
         began_s = clock.monotonic_s()
-        request = read_options(options)
+        request = model.read(options)
         new = model.encode(prompt, options, first=not self._tokens)
         ids = new if options.get("messages") is not None else [*self._tokens, *new]
         max_new = model.plan_tokens(len(ids), request, self._max_tokens)

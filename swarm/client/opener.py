@@ -158,27 +158,25 @@ class ChainOpener:
         gone: dict[PeerId, SwarmError],
     ) -> SwarmError:
         """The route's reason, unless servers that were tried and failed say more."""
+        if not gone and not self._possible(records):
+            return error
         if not gone:
-            return (
-                error
-                if self._impossible(records)
-                else PromptTooLongError(
-                    f"prompt and answer may take {kv_tokens} tokens, and no chain of servers has KV room for so many",
-                    hint="shorten the prompt, lower max_new_tokens (or the session's max_tokens), or add a larger server",
-                )
+            return PromptTooLongError(
+                f"prompt and answer may take {kv_tokens} tokens, and no chain of servers has KV room for so many",
+                hint="shorten the prompt, lower max_new_tokens or the session's max_tokens, or add a larger server",
             )
         tried = "; ".join(failure.message for failure in gone.values())
         if all(isinstance(failure, RefusedError) for failure in gone.values()):
             return RefusedError(tried, hint=next(iter(gone.values())).hint)
         return PeerUnreachableError(f"{error.message}: {tried}", hint=error.hint)
 
-    def _impossible(self, records: dict[PeerId, tuple[Announcement, bytes]]) -> bool:
-        """True if not even one token could be served."""
+    def _possible(self, records: dict[PeerId, tuple[Announcement, bytes]]) -> bool:
+        """True if a session of one token could be served."""
         try:
             self._route(records, 1, frozenset())
         except NoRouteError:
-            return True
-        return False
+            return False
+        return True
 
 
 def check_room(prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:

@@ -23,6 +23,8 @@ LOOKS_PER_ANNOUNCEMENT = 4
 TIE_CONTESTS = 3
 """After this many answers a twin that did not yield must have started together with us."""
 
+EXPIRY_STEP_S = 0.001
+
 
 class Announcer:
     """Publishes one announcement on change and at a fixed rhythm."""
@@ -49,7 +51,8 @@ class Announcer:
         return sign_announcement(self._identity, self._renewed())
 
     def _renewed(self) -> Announcement:
-        expires_s = self._clock.wall_s() + self._config.announce_lifetime_s
+        # The directory stores only what expires later than what it has, whatever this machine's clock did meanwhile.
+        expires_s = max(self._clock.wall_s() + self._config.announce_lifetime_s, self._base.expires_s + EXPIRY_STEP_S)
         self._base = msgspec.structs.replace(self._base, sequence=self._base.sequence + 1, expires_s=expires_s)
         return self._base
 

@@ -118,6 +118,7 @@ class Node:
     directory: MemoryDirectory
     engine: SpanEngine
     server: Server
+    kv_tokens: int
     rows: list[int] = field(default_factory=list)
     """Rows of each work the engine computed, in order."""
 
@@ -133,33 +134,35 @@ class Node:
     def idle(self) -> bool:
         """Nothing reserved, nothing registered, nobody waiting."""
         table = self.server.table
-        return not len(table) and self.engine.free_tokens == self.server.parts.announcer.current.kv_tokens
+        return not len(table) and self.engine.free_tokens == self.kv_tokens
 
 
 class Engines:
-    """Loads each span once for all tests."""
+    """Loads a span once and lends it to one server at a time, over all tests."""
 
     def __init__(self, files: ModelFiles) -> None:
         self.files = files
-        self._opened: dict[tuple[object, ...], SpanEngine] = {}
+        self._free: dict[tuple[object, ...], list[SpanEngine]] = {}
+        self._keys: dict[int, tuple[object, ...]] = {}
 
-    def get(self, span: Span, *, kv_tokens: int, weights: LoadOptions, whole_ends: bool = True) -> SpanEngine:
-        key = (span, kv_tokens, weights.dtype, weights.quantization, whole_ends)
-        if key not in self._opened:
-            request = SpanRequest(
-                span=span,
-                embeddings=whole_ends and span.start == 0,
-                head=whole_ends and span.end == LAYERS,
-                weights=weights,
-                kv_tokens=kv_tokens,
-                threads=1,
-            )
-            self._opened[key] = open_span(self.files, request, silent).engine
-        return self._opened[key]
+    def borrow(self, span: Span, *, kv_tokens: int, weights: LoadOptions, ends: bool = True) -> SpanEngine:
+        key = (span, kv_tokens, weights.dtype, weights.quantization, ends)
+        if free := self._free.get(key):
+            return free.pop()
+        request = SpanRequest(
+            span=span,
+            embeddings=ends and span.start == 0,
+            head=ends and span.end == LAYERS,
+            weights=weights,
+            kv_tokens=kv_tokens,
+            threads=1,
+        )
+        engine = open_span(self.files, request, silent).engine
+        self._keys[id(engine)] = key
+        return engine
 
-    def forget_leaky(self, engine: SpanEngine) -> None:
-        """A failed test's engine is not handed to the next one."""
-        self._opened = {key: kept for key, kept in self._opened.items() if kept is not engine}
+    def give_back(self, engine: SpanEngine) -> None:
+        self._free.setdefault(self._keys[id(engine)], []).append(engine)
 
 
 class Recorder:
@@ -229,7 +232,7 @@ class Swarm:
         started = []
         for text in spans or SPANS:
             weights = LoadOptions(device="cpu", dtype=dtype, quantization=quantization)
-            engine = self._engines.get(Span.parse(text), kv_tokens=kv_tokens, weights=weights, whole_ends=ends)
+            engine = self._engines.borrow(Span.parse(text), kv_tokens=kv_tokens, weights=weights, ends=ends)
             started.append(await self._start(engine, config or ServerConfig(), name, announce))
         return started
 
@@ -243,7 +246,7 @@ class Swarm:
         announcer = Announcer(directory, identity, self.clock, base, config)
         server = Server(ServerParts(transport, recorder, announcer, self.clock), config)
         await server.start()
-        node = Node(identity, transport, directory, recorder, server, rows)
+        node = Node(identity, transport, directory, recorder, server, engine.free_tokens, rows)
         self.nodes.append(node)
         if announce:
             await server.announce()
@@ -287,6 +290,10 @@ class Swarm:
         await node.directory.close()
         await self.network.kill(node.peer)
 
+    def small_buffers(self, byte_count: int) -> None:
+        """Streams opened from now on hold only so much that is not read."""
+        self.network._buffer_bytes = byte_count
+
     def delay(self, seconds: float) -> None:
         """From now on everything takes so long from any node to any other."""
         self._delay_s = seconds
@@ -324,10 +331,11 @@ class Swarm:
             await node.transport.close()
         await self.network.close()
 
-    def discard_engines(self) -> None:
+    def give_back_engines(self) -> None:
+        """Those that nothing leaked from; a failed test's are not handed to the next one."""
         for node in self.nodes:
-            if not node.idle:
-                self._engines.forget_leaky(node.engine._engine)  # type: ignore[attr-defined]
+            if node.idle:
+                self._engines.give_back(node.engine._engine)  # type: ignore[attr-defined]
 
 
 async def leak_check(swarm: Swarm, errors: Sequence[logging.LogRecord]) -> None:
@@ -338,8 +346,8 @@ async def leak_check(swarm: Swarm, errors: Sequence[logging.LogRecord]) -> None:
         await swarm.check_free()
         await asyncio.sleep(10.0)  # hellos that wait for an OPEN, peers that linger
     finally:
-        swarm.discard_engines()
         await swarm.close()
+        swarm.give_back_engines()
     await swarm.quiet()
     assert not swarm.network._streams, swarm.network._streams
     others = asyncio.all_tasks() - {asyncio.current_task()}

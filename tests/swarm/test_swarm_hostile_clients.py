@@ -529,7 +529,7 @@ async def test_a_flood_of_steps_waits_on_the_link_not_in_memory(swarm: Swarm, no
 
 async def test_a_client_that_reads_nothing_cannot_hold_up_the_others(swarm: Swarm, client: FakeClient) -> None:
     """Its control stream is full, and then it breaks the protocol: the reason cannot be delivered."""
-    swarm.network._buffer_bytes = 200
+    swarm.small_buffers(200)
     [node] = await swarm.serve("0:5")
     control, link = await client.session(node)
     for seq in range(12):
