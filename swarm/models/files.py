@@ -100,6 +100,15 @@ class ModelFiles:
         return self._positive("max_position_embeddings")
 
     @property
+    def short_table_tokens(self) -> int | None:
+        """Up to which length a ``longrope`` model uses its short rotary table; None for every other model."""
+        rope = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
+        if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) not in ("longrope", "su"):
+            return None
+        length = rope.get("original_max_position_embeddings") or self.config.get("original_max_position_embeddings")
+        return length if isinstance(length, int) and length > 0 else None
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer: of the generation config if it says so, else of the config; ascending."""
         for source in (self.generation, self.config):

@@ -51,14 +51,14 @@ MOMENT_S = 0.01
 """Virtual: sleeping so long returns once nobody else can run."""
 
 
-def write_model(folder: Path, seed: int = 0) -> None:
-    """A tiny random llama with a byte tokenizer and a chat template, as ``save_pretrained`` leaves it."""
+def write_model(folder: Path, seed: int = 0, family: type[Any] = LlamaConfig, **changes: Any) -> None:
+    """A tiny random model, a llama unless told otherwise, with a byte tokenizer and a chat template, as ``save_pretrained`` leaves it."""
     vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = Backend(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    config = LlamaConfig(
+    fields: dict[str, Any] = dict(
         vocab_size=len(vocabulary),
         hidden_size=32,
         intermediate_size=48,
@@ -70,6 +70,7 @@ def write_model(folder: Path, seed: int = 0) -> None:
         eos_token_id=1,
         pad_token_id=1,
     )
+    config = family(**(fields | changes))
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():

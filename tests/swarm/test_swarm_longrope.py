@@ -1,0 +1,67 @@
+"""A text that outgrows a long-rope model's short rotary table: the answer stays transformers' own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from harness import LAYERS, Engines, Reference, Swarm, leak_check, write_model
+from transformers import Phi3Config
+
+from swarm.models.folder import open_folder
+
+SHORT = 48
+"""Tokens up to which the short table is used."""
+ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": SHORT,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
+}
+
+
+@pytest.fixture(scope="module")
+def phi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny-phi3")
+    write_model(folder, 0, Phi3Config, original_max_position_embeddings=SHORT, rope_parameters=dict(ROPE))
+    return folder
+
+
+@pytest_asyncio.fixture
+async def long_swarm(phi: Path, errors: list[object]) -> AsyncIterator[Swarm]:
+    built = Swarm(Engines(open_folder(phi)), Reference(phi))
+    await built.serve("0:2", f"2:{LAYERS}")
+    yield built
+    await leak_check(built, errors)
+
+
+@pytest.mark.parametrize("head", ["remote", "local"])
+@pytest.mark.parametrize("prompt_tokens", [SHORT - 8, SHORT - 1, SHORT, SHORT + 1, 3 * SHORT])
+async def test_crossing_equals_transformers(long_swarm: Swarm, head: str, prompt_tokens: int) -> None:
+    prompt = "The river crosses three valleys. " * 8
+    prompt = prompt[:prompt_tokens]
+    result = await long_swarm.client(head).generate(prompt, max_new_tokens=24, ignore_eos=True)
+    assert list(result.token_ids) == long_swarm.reference.greedy(prompt, 24, eos_token_id=None)
+
+
+async def test_a_session_that_crosses_between_two_answers(long_swarm: Swarm) -> None:
+    """Its KV of the short table is of no use to the long one."""
+    session = long_swarm.client().session(max_tokens=4 * SHORT)
+    first = await session.generate("x" * (SHORT // 2), max_new_tokens=8, ignore_eos=True)
+    second = await session.generate("y" * SHORT, max_new_tokens=8, ignore_eos=True)
+    ids = [*long_swarm.reference.tokenizer.encode("x" * (SHORT // 2)), *first.token_ids]
+    ids += long_swarm.reference.tokenizer.encode("y" * SHORT)
+    assert list(second.token_ids) == long_swarm.reference.greedy(ids, 8, eos_token_id=None)
+    await session.close()
+
+
+async def test_penalties_survive_the_crossing(long_swarm: Swarm) -> None:
+    """The answer's own counts go on where they stood: both heads agree on them across the switch."""
+    options = {"max_new_tokens": 24, "ignore_eos": True, "presence_penalty": 0.7, "temperature": 1.0, "seed": 5}
+    prompt = "z" * (SHORT - 6)
+    remote = await long_swarm.client("remote").generate(prompt, **options)
+    local = await long_swarm.client("local").generate(prompt, **options)
+    assert remote.token_ids == local.token_ids
