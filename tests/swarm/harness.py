@@ -52,24 +52,27 @@ MOMENT_S = 0.01
 
 
 def write_model(folder: Path, seed: int = 0, family: type[Any] = LlamaConfig, **changes: Any) -> None:
-    """A tiny random model, a llama unless told otherwise, with a byte tokenizer and a chat template, as ``save_pretrained`` leaves it."""
+    """A tiny random model, a llama unless told otherwise, as ``save_pretrained`` leaves it.
+
+    With a byte tokenizer and a chat template.
+    """
     vocabulary = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     backend = Backend(models.BPE({token: index for index, token in enumerate(vocabulary)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    fields: dict[str, Any] = dict(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
+    fields: dict[str, Any] = {
+        "vocab_size": len(vocabulary),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    }
     config = family(**(fields | changes))
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
