@@ -8,13 +8,18 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from swarm import __version__
 from swarm.core.clock import Clock
 from swarm.core.errors import IdentityInUseError, NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
-from swarm.core.records import Announcement, sign_announcement
+from swarm.core.limits import MAX_ADDRESSES
+from swarm.core.numerics import Numerics
+from swarm.core.records import Announcement, State, sign_announcement
 from swarm.dht.protocol import Directory
+from swarm.engine.executor import SpanEngine
 from swarm.server.config import ServerConfig
+from swarm.transport.protocol import Transport
 
 log = logging.getLogger(__name__)
 
@@ -110,3 +115,34 @@ class Announcer:
                 return
             except (NetworkError, TimeoutError) as error:
                 log.warning("could not announce, trying again: %s", error)
+
+
+def first_announcement(
+    model: ModelId, engine: SpanEngine, transport: Transport, now_s: float, *, instance: int, public_name: str = ""
+) -> Announcement:
+    """What a server that has loaded ``engine`` says of itself before it is online, as reachable as it may be.
+
+    ``instance`` is a random number of this process, ``now_s`` wall time. Replace ``reach`` where more is known of it.
+    """
+    info = engine.info
+    return Announcement(
+        model=str(model),
+        layer_count=info.layer_count,
+        peer=transport.peer_id,
+        start=info.span.start,
+        end=info.span.end,
+        head=info.head,
+        embeddings=info.embeddings,
+        addresses=transport.addresses[:MAX_ADDRESSES],
+        state=State.JOINING,
+        numerics=Numerics(info.dtype, info.quantization),
+        kv_tokens=engine.free_tokens,
+        context_tokens=info.context_tokens,
+        memory_bytes=info.memory_bytes,
+        software=f"swarm {__version__}",
+        public_name=public_name,
+        instance=instance,
+        sequence=0,
+        started_s=now_s,
+        expires_s=now_s,
+    )

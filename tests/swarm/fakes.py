@@ -150,9 +150,8 @@ class FakeServer:
         await self.transport.listen(Channel.LINK.protocol, self._serve_link)
         like = swarm.nodes[0]
         announcement = swarm.announcement(
-            self.identity,
+            self.transport,
             like.engine,
-            self.transport.addresses,
             start=span.start,
             end=span.end,
             embeddings=span.start == 0,

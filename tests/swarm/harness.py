@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -23,8 +24,7 @@ from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
-from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, State
+from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.engine.executor import SpanEngine
@@ -33,7 +33,7 @@ from swarm.engine.weights import LoadOptions
 from swarm.models.files import ModelFiles
 from swarm.models.folder import open_folder
 from swarm.models.progress import silent
-from swarm.server.announcer import Announcer
+from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
 from swarm.server.service import Server, ServerParts
 from swarm.transport.memory import LinkShape, MemoryNetwork, MemoryTransport
@@ -244,7 +244,7 @@ class Swarm:
         identity = self.identity()
         transport = self.network.transport(identity)
         directory = MemoryDirectory(self.store)
-        base = self.announcement(identity, engine, transport.addresses, name)
+        base = self.announcement(transport, engine, name)
         rows: list[int] = []
         recorder: Any = Recorder(engine, rows)
         announcer = Announcer(directory, identity, self.clock, base, config)
@@ -256,30 +256,11 @@ class Swarm:
             await server.announce()
         return node
 
-    def announcement(
-        self, identity: Identity, engine: Any, addresses: tuple[str, ...], name: str = "", **changes: Any
-    ) -> Announcement:
-        info = engine.info
-        fields: dict[str, Any] = {
-            "model": str(self.files.model_id),
-            "layer_count": info.layer_count,
-            "peer": identity.peer_id,
-            "start": info.span.start,
-            "end": info.span.end,
-            "head": info.head,
-            "embeddings": info.embeddings,
-            "addresses": addresses,
-            "state": State.JOINING,
-            "numerics": Numerics(info.dtype, info.quantization),
-            "kv_tokens": engine.free_tokens,
-            "context_tokens": info.context_tokens,
-            "public_name": name,
-            "instance": 1,
-            "sequence": 0,
-            "started_s": self.clock.wall_s(),
-            "expires_s": self.clock.wall_s(),
-        }
-        return Announcement(**(fields | changes))
+    def announcement(self, transport: MemoryTransport, engine: Any, name: str = "", **changes: Any) -> Announcement:
+        """A server's first announcement, true or with ``changes``."""
+        now_s = self.clock.wall_s()
+        first = first_announcement(self.files.model_id, engine, transport, now_s, instance=1, public_name=name)
+        return msgspec.structs.replace(first, **changes)
 
     def client(self, head: str = "remote", **options: Any) -> AsyncSwarmModel:
         """A client node; ``options`` are those of ``ClientOptions``."""

@@ -47,9 +47,8 @@ async def test_a_budget_announced_too_large_is_refused_at_open(swarm: Swarm) -> 
     await swarm.serve("0:3")
     [node] = await swarm.serve("3:5", kv_tokens=100, announce=False)
     announcement = swarm.announcement(
-        node.identity,
+        node.transport,
         node.engine,
-        node.transport.addresses,
         kv_tokens=4096,
         state=State.ONLINE,
         expires_s=swarm.clock.wall_s() + 300.0,

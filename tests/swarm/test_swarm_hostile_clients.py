@@ -216,7 +216,13 @@ async def test_a_forged_announcement_of_the_next_server_is_refused(
     """The server would otherwise dial wherever a client likes in another peer's name."""
     victim = swarm.identity()
     now_s = swarm.clock.wall_s()
-    announcement = swarm.announcement(victim, node.engine, ("/ip4/192.0.2.1/tcp/1",), expires_s=now_s + 60.0)
+    announcement = swarm.announcement(
+        node.transport,
+        node.engine,
+        peer=victim.peer_id,
+        addresses=("/ip4/192.0.2.1/tcp/1",),
+        expires_s=now_s + 60.0,
+    )
     record = sign_announcement(victim, announcement)
     forged = record.replace(b"192.0.2.1", b"192.0.2.9")
     assert forged != record
@@ -595,7 +601,11 @@ async def test_a_link_that_breaks_is_told_to_the_client(swarm: Swarm, node: Node
 async def test_an_unreachable_next_server_is_told_to_the_client(swarm: Swarm, node: Node, client: FakeClient) -> None:
     gone = swarm.identity()
     announcement = swarm.announcement(
-        gone, node.engine, ("/memory/nowhere",), expires_s=swarm.clock.wall_s() + 60.0, started_s=1.0
+        node.transport,
+        node.engine,
+        peer=gone.peer_id,
+        addresses=("/memory/nowhere",),
+        expires_s=swarm.clock.wall_s() + 60.0,
     )
     record = sign_announcement(gone, announcement)
     control, reply = await client.open(node, stages=2, head=False, downstream=record)
