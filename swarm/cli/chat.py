@@ -9,7 +9,8 @@ from swarm.cli.asking import PrefillLine, add_question_arguments, connect, quest
 from swarm.cli.generate import safe
 from swarm.client.blocking import Session, TextStream
 from swarm.client.request import Options
-from swarm.core.errors import ConfigError, GenerationInterruptedError, NetworkError
+from swarm.core.errors import ConfigError, SwarmError
+from swarm.runtime.logs import printable
 
 HELP = "/undo takes the last exchange back, /new starts again, /quit (or Ctrl-D) leaves. Ctrl-C stops an answer."
 
@@ -46,12 +47,18 @@ class Talk:
         while (line := _ask()) is not None and line != "/quit":
             if line == "/new":
                 self._messages = list(self._opening)
+                print("[a new conversation]", file=sys.stderr)
             elif line == "/undo":
-                self._messages = self._messages[: max(len(self._opening), len(self._messages) - 2)]
+                self._undo()
             elif line.startswith("/"):
                 print(HELP, file=sys.stderr)
             elif line:
                 self._turn(line)
+
+    def _undo(self) -> None:
+        kept = max(len(self._opening), len(self._messages) - 2)
+        taken, self._messages = self._messages[kept:], self._messages[:kept]
+        print(f"[taken back: {printable(taken[0]['content'][:60])}]" if taken else "[nothing to undo]", file=sys.stderr)
 
     def _turn(self, line: str) -> None:
         self._messages.append({"role": "user", "content": line})
@@ -61,10 +68,12 @@ class Talk:
         try:
             stream = self._session.stream(progress=progress, **asked)
             text = _show(stream, progress)
-        except (GenerationInterruptedError, NetworkError) as error:
-            progress.clear()
-            print(f"\nerror: {error}", file=sys.stderr)
+        except SwarmError as error:
             self._messages.pop()
+            if not sys.stdin.isatty():
+                raise  # a script goes by the exit code; a person may ask again
+            progress.clear()
+            print(f"\nerror: {printable(str(error))}", file=sys.stderr)
             return
         self._messages.append({"role": "assistant", "content": text})
 

@@ -116,6 +116,7 @@ class ServerProcess(Command):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.events: list[dict[str, Any]] = []
+        self.peak_bytes = 0  # resident, from the start to READY
 
     def event(self, name: str, timeout_s: float = READY_S) -> dict[str, Any]:
         """Wait for the event ``name``, or find it among those seen; fails if the output ends or time runs out."""
@@ -133,6 +134,7 @@ class ServerProcess(Command):
         """Wait until it is READY."""
         self.event("ready")
         self.note_children()
+        self.peak_bytes = _peak_bytes(self.pid)
         return self
 
     @property
@@ -144,6 +146,13 @@ class ServerProcess(Command):
     def peer(self) -> str:
         peer: str = self.event("banner")["peer"]
         return peer
+
+
+def _peak_bytes(pid: int) -> int:
+    """The highest resident size so far, as the kernel counted it (what ``ru_maxrss`` is after the end)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
 
 
 @dataclass
@@ -234,3 +243,33 @@ def model30(swarm30: list[ServerProcess], connect: Connect) -> SwarmModel:
 def local30(swarm30: list[ServerProcess], connect: Connect) -> SwarmModel:
     """A client of ``swarm30`` that keeps embeddings and head itself."""
     return connect(swarm30[0], head="local")
+
+
+@pytest.fixture(scope="session")
+def free_tokens() -> Callable[[SwarmModel], dict[str, int]]:
+    """``free_tokens(model)``: the KV room of each server of a chain, by peer id, as their ACCEPTs tell it."""
+
+    def ask(model: SwarmModel) -> dict[str, int]:
+        async def look() -> dict[str, int]:
+            opened, _ = await model._inner.open(1, lambda progress: None)
+            try:
+                return {peer: load.kv_free_tokens for peer, load in opened.chain.loads.items()}
+            finally:
+                await opened.chain.close()
+
+        return model._loop.run(look())
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[[Callable[[], bool], float], None]:
+    """``eventually(condition, within_s)``: asks again until it holds; fails if it never does."""
+
+    def wait(condition: Callable[[], bool], within_s: float) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline_s, f"did not come about in {within_s:g} s"
+            time.sleep(0.05)
+
+    return wait
