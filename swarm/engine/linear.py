@@ -61,13 +61,14 @@ def speed_up_linears(root: nn.Module, *, pack: bool) -> int:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return 0
     replaced = 0
-    for parent in list(root.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear or not _suitable(child):
-                continue
-            faster = _checked(child, PackedLinear if pack else DirectLinear)
+    # Names, not modules: a list of modules would keep every old weight alive until the last one is packed.
+    for path in [name for name, module in root.named_modules() if type(module) is nn.Linear]:
+        parent, _, name = path.rpartition(".")
+        linear = root.get_submodule(path)
+        if name and isinstance(linear, nn.Linear) and _suitable(linear):
+            faster = _checked(linear, PackedLinear if pack else DirectLinear)
             if faster is not None:
-                setattr(parent, name, faster)
+                setattr(root.get_submodule(parent), name, faster)
                 replaced += 1
     return replaced
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -19,6 +21,22 @@ def test_equals_the_plain_layer(rows, bias, kind) -> None:
     x = torch.randn(1, rows, 48)
     wanted = plain(x)
     torch.testing.assert_close(kind(plain)(x), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_old_weights_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a server would hold its span twice while it starts."""
+    root = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).requires_grad_(False)
+    old = [weakref.ref(layer.weight) for layer in root]
+    alive: list[int] = []
+    checked = linear._checked
+
+    def watch(layer: nn.Linear, kind: type) -> nn.Module | None:
+        alive.append(sum(weight() is not None for weight in old))
+        return checked(layer, kind)
+
+    monkeypatch.setattr(linear, "_checked", watch)
+    speed_up_linears(root, pack=True)
+    assert alive == [4, 3, 2, 1]
 
 
 def test_replaces_all_but_special_layers() -> None:
