@@ -22,6 +22,8 @@ from swarm.core.errors import MisuseError
 
 T = TypeVar("T")
 Prompt = str | None
+FAREWELL_S = 2.0
+"""How long the end of a model waits for the calls that it cut short."""
 
 
 class LoopThread:
@@ -29,15 +31,23 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._stopping = False
+        self._calls: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm-client", daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start ``work`` on the loop."""
+        """Start ``work`` on the loop; ``MisuseError`` after ``stop``."""
+        if self._stopping:
+            work.close()
+            raise MisuseError("the model is closed", hint="connect again")
         if threading.current_thread() is self._thread:
             work.close()
             raise MisuseError("a blocking call from swarm's own event loop", hint="await the async form instead")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` and wait; Ctrl-C cancels it and waits until it has cleaned up."""
@@ -55,7 +65,7 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        return self._loop.is_closed()
+        return self._stopping
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Run ``callback`` on the loop some time soon, if it still runs. For finalizers: never raises or waits."""
@@ -63,9 +73,17 @@ class LoopThread:
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """End the loop and its thread. Idempotent."""
-        if self._loop.is_closed():
+        """End the loop and its thread; calls that other threads wait in are given a moment, then cancelled.
+
+        Idempotent.
+        """
+        if self._stopping:
             return
+        self._stopping = True
+        _, late = concurrent.futures.wait(tuple(self._calls), timeout=FAREWELL_S)
+        for call in late:
+            call.cancel()
+        concurrent.futures.wait(late, timeout=FAREWELL_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10.0)
         if not self._thread.is_alive():
@@ -106,11 +124,13 @@ class TextStream(Iterator[str], AsyncIterator[str]):
 
     def close(self) -> None:
         """Cancel what is still running; servers free its KV at once. Idempotent."""
-        self._loop.run(self._inner.aclose())
+        if not self._loop.closed:
+            self._loop.run(self._inner.aclose())
 
     async def aclose(self) -> None:
         """The async form of ``close``."""
-        await self._loop.bridge(self._inner.aclose())
+        if not self._loop.closed:
+            await self._loop.bridge(self._inner.aclose())
 
     def __enter__(self) -> TextStream:
         return self
@@ -163,7 +183,8 @@ class Session:
 
     def close(self) -> None:
         """Free the KV at every server. Idempotent."""
-        self._loop.run(self._inner.close())
+        if not self._loop.closed:
+            self._loop.run(self._inner.close())
 
     def __enter__(self) -> Session:
         return self
@@ -289,8 +310,10 @@ class SwarmModel:
     def close(self) -> None:
         """Leave the swarm and free everything. Idempotent."""
         if not self._loop.closed:
-            self._loop.run(self._inner.close())
-            self._loop.stop()
+            try:
+                self._loop.run(self._inner.close())
+            finally:
+                self._loop.stop()
 
     def __enter__(self) -> SwarmModel:
         return self

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
+from weakref import WeakSet
 
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
@@ -62,6 +63,7 @@ class AsyncSwarmModel:
         self.parts = parts
         self.options = options
         self._local_heads: dict[str, asyncio.Task[LoadedHead]] = {}
+        self.sessions: WeakSet[AsyncSession] = WeakSet()
         self._opener = ChainOpener(
             parts.directory,
             parts.transport,
@@ -115,7 +117,8 @@ class AsyncSwarmModel:
         return AsyncSession(self, max_tokens or min(SESSION_TOKENS, context))
 
     async def close(self) -> None:
-        """Leave the swarm. Idempotent."""
+        """Leave the swarm; answers under way end with an error. Idempotent."""
+        await asyncio.gather(*(session.close() for session in list(self.sessions)))
         for task in self._local_heads.values():
             task.cancel()
         await asyncio.gather(*self._local_heads.values(), return_exceptions=True)
@@ -201,6 +204,7 @@ class AsyncSession:
         self._conversation: Conversation | None = None
         self._busy = False
         self._times_closed = 0
+        model.sessions.add(self)
 
     @property
     def position(self) -> int:
@@ -306,12 +310,17 @@ class AsyncTextStream:
         self._owns_session = owns_session
         self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(prompt, options, progress or _no_progress))
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[GenerationResult]) -> None:
+        self._pieces.put_nowait(None)
+        if not task.cancelled():
+            task.exception()  # marks it as seen: a stream that was dropped is nobody's to report
 
     async def _run(self, prompt: str | None, options: Options, progress: ProgressCallback) -> GenerationResult:
         try:
             return await self._session.run(prompt, options, progress, self._pieces.put_nowait)
         finally:
-            self._pieces.put_nowait(None)
             if self._owns_session:
                 await asyncio.shield(self._session.close())
 
@@ -326,6 +335,7 @@ class AsyncTextStream:
         """The next piece, or None at the end. Raises what the generation raised."""
         piece = await self._pieces.get() if not (self._task.done() and self._pieces.empty()) else None
         if piece is None:
+            self._pieces.put_nowait(None)  # for whoever else waits
             if self._task.cancelled():
                 return None
             await self._task
