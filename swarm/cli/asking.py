@@ -13,6 +13,10 @@ from swarm.client.request import Options
 from swarm.client.results import GenerationResult, Progress
 from swarm.core.errors import ConfigError
 from swarm.models.progress import ProgressLine
+from swarm.runtime.logs import printable
+
+LINE_CHARS = 100
+"""A status line's length; one that wraps could not be overwritten."""
 
 TRUST = """\
 what the answer is worth: servers are strangers. Their replies are *attributed* to the peer ids shown
@@ -61,6 +65,15 @@ def question_options(options: argparse.Namespace) -> Options:
 def connect(options: argparse.Namespace) -> SwarmModel:
     """Join the swarm; weights of a local head show their progress."""
     check_addresses("--initial-peers", options.initial_peers)
+    line = PrefillLine()
+    line.say("joining the swarm")
+    try:
+        return _connect(options)
+    finally:
+        line.clear()
+
+
+def _connect(options: argparse.Namespace) -> SwarmModel:
     return SwarmModel.connect(
         options.model,
         initial_peers=options.initial_peers,
@@ -78,13 +91,18 @@ class PrefillLine:
         self._shown = False
 
     def __call__(self, progress: Progress) -> None:
-        if progress.phase == "decode" or not sys.stderr.isatty():
+        if progress.phase == "decode":
             return
         words = {"routing": "looking for servers", "opening": "opening", "waiting": "waiting", "prefill": "reading"}
         figures = f" {progress.done}/{progress.total} tokens" if progress.total else ""
         detail = f" {progress.detail}" if progress.detail else ""
-        print(f"\r\x1b[K{words[progress.phase]}{figures}{detail}"[:100], end="", file=sys.stderr, flush=True)
-        self._shown = True
+        self.say(f"{words[progress.phase]}{figures}{detail}")
+
+    def say(self, text: str) -> None:
+        """Show ``text`` in place of what was shown before."""
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{printable(text)[:LINE_CHARS]}", end="", file=sys.stderr, flush=True)
+            self._shown = True
 
     def clear(self) -> None:
         """Make room for the answer."""

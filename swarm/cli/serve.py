@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarm.cli.checks import check_addresses
 from swarm.cli.console import Console, HumanConsole, JsonConsole
-from swarm.core.errors import ConfigError
+from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.limits import MAX_NAME_CHARS
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS
 from swarm.core.spans import Span
@@ -69,8 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check(options)
     console: Console = JsonConsole(sys.stdout) if options.json else HumanConsole(sys.stdout)
+    try:
+        check(options)
+        return _serve(options, console)
+    except SwarmError as error:
+        if options.json:
+            console.event("failed", str(error), message=error.message, hint=error.hint)
+        raise
+
+
+def _serve(options: argparse.Namespace, console: Console) -> int:
     span = Span.parse(options.blocks)
     path = options.identity or data_folder() / "identity.key"
     with IdentityLock(path):

@@ -157,7 +157,8 @@ def test_a_copied_identity(swarm30: list[Any], launcher: Any, model30: Any) -> N
     copy = launcher.server("10:20", "--dtype", "float32", join=first.address, key="copy.key")
     copy.event("ready")
     assert copy.peer == original.peer
-    assert copy.wait(15.0) == 2
+    assert copy.event("failed", 15.0)["message"] == "another machine already serves with this identity"
+    assert copy.wait() == 2
     [line] = copy.stderr.splitlines()
     assert line.startswith("error: another machine already serves with this identity (give this server its own key")
     assert original.process.poll() is None

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from swarm.client.blocking import SwarmModel
@@ -88,6 +89,18 @@ def test_demo(launcher: Any) -> None:
     assert output(command)
     assert "2 servers are ready" in command.stderr
     assert "[0:15] -> " in command.stderr
+
+
+def test_ctrl_c_ends_the_demo_and_its_servers(launcher: Any, eventually: Any) -> None:
+    command = launcher.run("swarm", "demo")
+    demo = psutil.Process(command.pid)
+    eventually(lambda: any("p2pd" in process.name() for process in demo.children(recursive=True)), 60.0)
+    family = demo.children(recursive=True)
+    command.signal(signal.SIGINT)
+    assert command.wait() == 130
+    assert "Traceback" not in command.stderr
+    _, alive = psutil.wait_procs(family, timeout=5.0)
+    assert not alive
 
 
 def test_ctrl_c_ends_an_answer_and_frees_its_room(

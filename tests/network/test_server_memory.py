@@ -7,9 +7,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-RATIO = 0.75
+RATIO = 0.7
 """What a third of the layers may need at most of what all of them do; the libraries alone take a good part of it."""
-SAVED = 0.8
+SAVED = 0.9
 """Of the weights that it does not hold, the share by which its peak must be lower."""
 
 
