@@ -6,42 +6,33 @@ One compute thread runs the engine; this loop only chooses what it runs next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from swarm.core.errors import SwarmError
 from swarm.engine.executor import SpanEngine
+from swarm.server.companions import Companions
 from swarm.server.session import Job, ServerSession
 from swarm.wire.messages import DECODE_LANE
 
 log = logging.getLogger(__name__)
 
 
-GATHER_SHARE = 0.05
-"""Of a forward's usual time, how long an idle engine waits for the next companion of a step that has come."""
-GATHER_ROUNDS = 3
-"""Such waits in a row, at most."""
-COMPANION_S = 1.0
-"""A session that computed a step within this time is expected back."""
+SPIN_S = 0.002
+"""Waits this short are spun through: a timer's grain is coarser."""
 
 
 class Batcher:
-    """Feeds the engine from every session's queue.
-
-    Sessions that left a server in one batch reach the next one a moment apart. An engine that started on the first of
-    them would split them for good, and compute one by one what costs the same together. So an idle engine waits for
-    companions, a twentieth of a forward at a time; a lone session never waits.
-    """
+    """Feeds the engine from every session's queue."""
 
     def __init__(self, engine: SpanEngine, *, batch_tokens: int) -> None:
         self._engine = engine
         self._batch_tokens = batch_tokens
         self._ready: dict[ServerSession, None] = {}  # insertion order is the queue's order
         self._wake = asyncio.Event()
-        self._companions: dict[ServerSession, float] = {}  # when each last computed
-        self._forward_s = 0.0
+        self._companions = Companions()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self.steps_computed = 0
         self.batches_computed = 0
@@ -60,7 +51,7 @@ class Batcher:
     def forget(self, session: ServerSession) -> None:
         """Drop a closed session's waiting steps and free its KV; waits for a forward that is using it."""
         self._ready.pop(session, None)
-        self._companions.pop(session, None)
+        self._companions.forget(session)
         session.inbox.clear()
         if not session.computing:
             self._engine.close(session.slot)
@@ -77,9 +68,12 @@ class Batcher:
                     self._wake.clear()
                     await self._wake.wait()
                     continue
-                began_s = time.perf_counter()
+                began_s = loop.time()
                 failures = await loop.run_in_executor(self._thread, self._compute, jobs)
-                self._note_time(jobs, time.perf_counter() - began_s)
+                if all(job.lane == DECODE_LANE for job in jobs):  # a prefill's length says nothing about decoding
+                    now_s = loop.time()
+                    together = [job.session for job in jobs if not job.session.closed]
+                    self._companions.computed(together, now_s - began_s, now_s)
                 self._settle(jobs, failures)
                 jobs = []
         finally:
@@ -90,20 +84,31 @@ class Batcher:
                     self.forget(job.session)
 
     async def _gather(self) -> None:
-        """Wait a moment for sessions that are expected and not here yet; not at all if nothing, or everything, is."""
-        now_s = time.perf_counter()
-        for session, seen_s in list(self._companions.items()):
-            if now_s - seen_s > COMPANION_S:
-                del self._companions[session]
-        window_s = GATHER_SHARE * self._forward_s
-        end_s, deadline_s = now_s + GATHER_ROUNDS * window_s, now_s + window_s
-        while self._ready and time.perf_counter() < min(deadline_s, end_s):
+        """Give companions of the waiting steps a moment to arrive, as long as that pays."""
+        if not self._ready:
+            return
+        loop = asyncio.get_running_loop()
+        wait = self._companions.begin(self._ready, loop.time())
+        while True:
+            now_s = loop.time()
+            until_s = self._companions.until_s(wait, self._ready, now_s)
+            if until_s <= now_s:
+                break
             here = len(self._ready)
-            if self._companions.keys() <= self._ready.keys():
-                return
-            await asyncio.sleep(0)  # a timer's grain is coarser than the whole wait
+            await self._another(until_s - now_s)
             if len(self._ready) > here:
-                deadline_s = time.perf_counter() + window_s
+                wait.arrived_s = loop.time()
+        self._companions.end(wait, loop.time())
+
+    async def _another(self, seconds: float) -> None:
+        """Return when a session becomes ready, or after ``seconds``; may return early."""
+        if seconds < SPIN_S:
+            await asyncio.sleep(0)
+            return
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     def _pick(self) -> list[Job]:
         """Decode steps first, then prefill chunks in order of arrival, up to the token budget; at least one step."""
@@ -119,13 +124,6 @@ class Batcher:
                 jobs.append(job)
                 rows += job.step.rows
         return jobs
-
-    def _note_time(self, jobs: list[Job], took_s: float) -> None:
-        """Remember who computed, and how long a decode forward takes (prefill's length says nothing about it)."""
-        now_s = time.perf_counter()
-        self._companions.update((job.session, now_s) for job in jobs if not job.session.closed)
-        if all(job.lane == DECODE_LANE for job in jobs):
-            self._forward_s += 0.2 * (took_s - self._forward_s)
 
     def _compute(self, jobs: list[Job]) -> dict[int, SwarmError]:
         """In the compute thread: run the batch; if it fails, run each alone to find who is to blame.
