@@ -30,6 +30,7 @@ from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.engine.executor import SpanEngine
 from swarm.engine.opening import SpanRequest, open_span
 from swarm.engine.weights import LoadOptions
+from swarm.engine.work import Output
 from swarm.models.files import ModelFiles
 from swarm.models.folder import open_folder
 from swarm.models.progress import silent
@@ -170,17 +171,20 @@ class Engines:
 
 
 class Recorder:
-    """A ``SpanEngine`` that notes how many rows each work had, and may be told to fail."""
+    """A ``SpanEngine`` that notes how many rows each work had, and may be held up, fail or compute nonsense."""
 
     def __init__(self, engine: SpanEngine, rows: list[int]) -> None:
         self._engine = engine
         self._rows = rows
         self.before: Callable[[], None] | None = None
+        self.after: Callable[[list[Output]], None] | None = None
 
     def run(self, batch: Sequence[Any]) -> Any:
         if self.before is not None:
             self.before()
         outputs = self._engine.run(batch)
+        if self.after is not None:
+            self.after(outputs)
         self._rows.extend(work.rows for work in batch)
         return outputs
 

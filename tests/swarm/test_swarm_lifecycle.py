@@ -115,6 +115,26 @@ async def test_a_failing_engine_is_told_and_hurts_nobody_else(swarm: Swarm) -> N
     assert not first.server.fatal.done()
 
 
+async def test_rows_that_the_wire_cannot_carry_are_told(swarm: Swarm) -> None:
+    """A server whose weights give NaN: int8 has no form for it, so the step cannot be sent on, and must not be lost."""
+    first, _ = await swarm.serve("0:3", "3:5")
+    engine: Any = first.engine
+
+    def poison(outputs: list[Any]) -> None:
+        for output in outputs:
+            output.hidden = b"\xff" * len(output.hidden)
+
+    engine.after = poison
+    for codec, words in (("int8", "not finite"), ("raw", "finite")):
+        with pytest.raises(PeerLostError, match=words) as caught:
+            await asyncio.wait_for(swarm.client(codec=codec).generate("x", **OPTIONS), 10.0)
+        if codec == "int8":
+            assert first.short in str(caught.value)
+    engine.after = None
+    await swarm.check_free()
+    await swarm.answers()
+
+
 async def test_a_batch_that_fails_together_but_not_alone(swarm: Swarm) -> None:
     """The first packed forward fails for whatever reason: each session is run by itself before anyone is blamed."""
     [node] = await swarm.serve("0:5")

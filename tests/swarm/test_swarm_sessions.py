@@ -102,6 +102,19 @@ async def test_the_same_messages_again_cost_one_row(swarm: Swarm) -> None:
     await session.close()
 
 
+@HEADS
+async def test_rolled_back_tokens_are_penalised_no_more(swarm: Swarm, head: str) -> None:
+    await swarm.serve()
+    wanted = swarm.reference.greedy("new start", 6, eos_token_id=None, repetition_penalty=1.5)
+    ids = swarm.reference.tokenizer.encode("new start")
+    session = swarm.client(head).session()
+    await session.generate(input_ids=[*ids, *wanted], **OPTIONS)  # what will be answered has stood there before
+    session.truncate(len(ids) - 1)
+    result = await session.generate("t", repetition_penalty=1.5, **OPTIONS)
+    assert list(result.token_ids) == wanted
+    await session.close()
+
+
 async def test_other_sampling_in_one_session_starts_its_penalties_anew(swarm: Swarm) -> None:
     await swarm.serve()
     local, remote = swarm.client("local").session(), swarm.client("remote").session()
@@ -164,6 +177,19 @@ async def test_cancelled_at_any_moment_nothing_stays(swarm: Swarm, head: str, af
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    await swarm.check_free()
+
+
+@pytest.mark.parametrize("after", range(1, 12))
+async def test_cancelled_again_while_it_closes(swarm: Swarm, after: int) -> None:
+    """A hasty caller cancels the clean-up itself; it goes on without him."""
+    await swarm.serve("0:2", "2:5")
+    session = swarm.client().session()
+    await session.generate("some prompt", **OPTIONS)
+    closing = asyncio.create_task(session.close())
+    await turns(after)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
     await swarm.check_free()
 
 
