@@ -13,7 +13,7 @@ from swarm.core.errors import NoRouteError
 from swarm.models import ModelFiles
 
 PROMPTS = ("The capital of France is", "Once upon a time, in a village between two rivers, there lived")
-NEW_TOKENS = 48
+NEW_TOKENS = 32
 BFLOAT16_BITS = 8
 """Significand bits of bfloat16, the hidden one included."""
 ULPS = 4
