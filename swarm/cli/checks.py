@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from swarm.core.errors import ConfigError
 from swarm.transport.addresses import split_peer
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?")
+_POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 
 
 def check_addresses(flag: str, addresses: Iterable[str], *, with_peer: bool = True) -> None:
@@ -21,3 +25,16 @@ def check_addresses(flag: str, addresses: Iterable[str], *, with_peer: bool = Tr
         if with_peer and split_peer(address)[1] is None:
             hint = f"copy it whole from the server's output; it looks like {example}"
             raise ConfigError(f"{flag}: {address!r} does not say whose it is", hint=hint)
+
+
+def read_max_memory(items: Sequence[str]) -> dict[int | str, int] | None:
+    """Bytes by GPU number or ``cpu`` from ``["0=8GB", "cpu=16GiB"]``, None for nothing; ``ConfigError`` if unreadable."""
+    limits: dict[int | str, int] = {}
+    for item in items:
+        device, _, text = item.partition("=")
+        size = _SIZE.fullmatch(text)
+        if size is None or not (device == "cpu" or device.isdecimal()):
+            raise ConfigError(f"cannot read --max-memory {item!r}", hint="write DEVICE=SIZE, like 0=8GB or cpu=16GB")
+        base = 1024 if size[3] else 1000
+        limits["cpu" if device == "cpu" else int(device)] = int(float(size[1]) * base ** _POWERS[size[2]])
+    return limits or None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm import __version__
+from swarm.cli.checks import read_max_memory
 from swarm.cli.console import Console
 from swarm.cli.probe import probe
 from swarm.core.errors import SwarmError
@@ -27,6 +28,7 @@ from swarm.engine.weights import LoadOptions
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress, ProgressLine, human_bytes
 from swarm.runtime.clock import SystemClock
+from swarm.runtime.files import raise_open_file_limit
 from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
 from swarm.server.service import Server, ServerParts
@@ -72,6 +74,7 @@ class Host:
 
     async def serve(self) -> int:
         """Join, load, prove, announce, serve until a signal or a fatal error, leave. Returns the exit code."""
+        raise_open_file_limit()
         signals = Signals(asyncio.get_running_loop())
         stopped = asyncio.create_task(signals.stop.wait())
         starting = asyncio.create_task(self._start(signals))
@@ -120,7 +123,9 @@ class Host:
             span=self.span,
             embeddings=self.span.start == 0 and not options.no_head,
             head=self.span.end == self.files.layer_count and not options.no_head,
-            weights=LoadOptions(options.device, options.dtype, options.quantization),
+            weights=LoadOptions(
+                options.device, options.dtype, options.quantization, read_max_memory(options.max_memory)
+            ),
             kv_tokens=options.kv_tokens,
             threads=options.threads,
         )

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from swarm.cli.checks import check_addresses
+from swarm.cli.checks import check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.limits import MAX_NAME_CHARS
@@ -59,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of the weights, by bitsandbytes")
     how.add_argument("--kv-tokens", type=int, metavar="N", help="KV budget over all sessions (default: a quarter of "
                      "free memory)")  # fmt: skip
+    how.add_argument("--max-memory", nargs="+", default=[], metavar="DEVICE=SIZE", help="spread the span over several "
+                     "devices, GPUs first: 0=8GB 1=8GB cpu=16GB")  # fmt: skip
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of one forward (default: torch's choice)")
     how.add_argument("--max-sessions", type=int, default=DEFAULTS.max_sessions, metavar="N", help="at once")
     how.add_argument("--idle-timeout", type=float, default=DEFAULTS.idle_timeout_s, metavar="S",
@@ -101,6 +103,7 @@ def check(options: argparse.Namespace) -> None:
             f"a server needs {both} --initial-peers {'and' if options.new_swarm else 'or'} --new-swarm",
             hint="join with an address another server printed, or start a swarm of your own with --new-swarm",
         )
+    read_max_memory(options.max_memory)
     check_addresses("--initial-peers", options.initial_peers)
     check_addresses("--relay", options.relay)
     check_addresses("--announce", options.announce, with_peer=False)
