@@ -21,9 +21,9 @@ from swarm.core.errors import (
     SwarmError,
 )
 from swarm.core.ids import SessionKey
-from swarm.core.records import Announcement, State, read_announcement
+from swarm.core.records import Announcement, State
 from swarm.engine.executor import SpanEngine
-from swarm.server.admission import check_open
+from swarm.server.admission import check_following, check_open
 from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher
 from swarm.server.config import ServerConfig
@@ -201,7 +201,8 @@ class Server:
             raise RefusedError("this stage of this session is open already")
         following = None
         if opened.downstream:
-            following = read_announcement(opened.downstream, now_s=self.parts.clock.wall_s())
+            announced, now_s = self.parts.announcer.current, self.parts.clock.wall_s()
+            following = check_following(opened.downstream, opened, announced, now_s)
         slot = self.parts.engine.open(opened.kv_tokens)
         return ServerSession(key, opened, slot, info, control), following
 

@@ -20,7 +20,7 @@ from fakes import (
 from harness import Node, Swarm, turns
 from msgspec.structs import force_setattr
 
-from swarm.core.errors import PeerLostError
+from swarm.core.errors import PeerLostError, PeerUnreachableError
 from swarm.core.limits import MAX_FRAME_BYTES, MAX_PENDING_STEPS
 from swarm.core.records import sign_announcement
 from swarm.core.sampling import SamplingParams
@@ -233,6 +233,64 @@ async def test_a_forged_announcement_of_the_next_server_is_refused(
     _, reply = await client.open(node, stages=2, head=False, downstream=record)
     assert isinstance(reply, Refused)
     assert "expires in" in reply.reason
+    await swarm.check_free()
+
+
+def signed(swarm: Swarm, node: Node, **changes: Any) -> bytes:
+    """A genuine announcement of a server that is nobody's in the swarm."""
+    stranger = swarm.identity()
+    fields = {"peer": stranger.peer_id, "start": 3, "end": 5, "expires_s": swarm.clock.wall_s() + 60.0} | changes
+    return sign_announcement(stranger, swarm.announcement(node.transport, node.engine, **fields))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "dialled"),
+    [
+        (("/ip4/8.8.8.8/tcp/1",), ("/ip4/10.0.0.1/tcp/22", "/ip4/127.0.0.1/tcp/80"), None),
+        (("/ip4/8.8.8.8/tcp/1",), ("/ip4/10.0.0.1/tcp/22", "/ip4/1.1.1.1/tcp/3"), ("/ip4/1.1.1.1/tcp/3",)),
+        (("/ip4/8.8.8.8/tcp/1",), ("/dns4/localhost/tcp/22",), None),
+        (("/ip4/8.8.8.8/tcp/1", "/ip4/10.0.0.7/tcp/1"), ("/ip4/10.0.0.1/tcp/2",), ("/ip4/10.0.0.1/tcp/2",)),
+        (("/ip4/8.8.8.8/tcp/1",), ("/ip4/192.168.1.1/tcp/1/p2p/x/p2p-circuit",), None),
+    ],
+)
+async def test_private_addresses_are_dialled_from_private_networks_only(
+    swarm: Swarm,
+    client: FakeClient,
+    ours: tuple[str, ...],
+    theirs: tuple[str, ...],
+    dialled: tuple[str, ...] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise any client makes a volunteer's machine knock at doors inside his home."""
+    [node] = await swarm.serve("0:3")
+    announcer = node.server.parts.announcer
+    announcer._base = msgspec.structs.replace(announcer._base, addresses=ours)
+    knocked: set[tuple[str, ...]] = set()
+
+    async def dial(peer: str, protocol: str, *, addresses: Any = (), timeout_s: float = 10.0) -> Any:
+        knocked.add(tuple(addresses))
+        raise PeerUnreachableError("nobody there")
+
+    monkeypatch.setattr(node.transport, "dial", dial)
+    control, reply = await client.open(node, stages=2, downstream=signed(swarm, node, addresses=theirs))
+    await swarm.quiet()
+    if dialled is None:
+        assert isinstance(reply, Refused)
+        assert "private" in reply.reason
+        assert not knocked
+    else:
+        assert isinstance(reply, Accept)
+        assert knocked == {dialled}
+        await control.send(Close())
+    await swarm.check_free()
+
+
+@pytest.mark.parametrize("changes", [{"start": 4}, {"start": 1, "end": 3}, {"model": "other@main#0123456789abcdef"}])
+async def test_a_next_server_that_cannot_follow(swarm: Swarm, client: FakeClient, changes: dict[str, Any]) -> None:
+    [node] = await swarm.serve("0:3")
+    _, reply = await client.open(node, stages=2, downstream=signed(swarm, node, **changes))
+    assert isinstance(reply, Refused)
+    assert "does not hold layer 3" in reply.reason
     await swarm.check_free()
 
 
@@ -596,17 +654,20 @@ async def test_a_link_that_breaks_is_told_to_the_client(swarm: Swarm, node: Node
     await swarm.check_free()
 
 
-async def test_an_unreachable_next_server_is_told_to_the_client(swarm: Swarm, node: Node, client: FakeClient) -> None:
+async def test_an_unreachable_next_server_is_told_to_the_client(swarm: Swarm, client: FakeClient) -> None:
+    [node] = await swarm.serve("0:3")
     gone = swarm.identity()
     announcement = swarm.announcement(
         node.transport,
         node.engine,
         peer=gone.peer_id,
+        start=3,
+        end=5,
         addresses=("/memory/nowhere",),
         expires_s=swarm.clock.wall_s() + 60.0,
     )
     record = sign_announcement(gone, announcement)
-    control, reply = await client.open(node, stages=2, head=False, downstream=record)
+    control, reply = await client.open(node, stages=2, downstream=record)
     assert isinstance(reply, Accept)
     message = (await control.receive()).message
     assert isinstance(message, LinkLost)
