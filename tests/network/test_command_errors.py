@@ -119,6 +119,18 @@ def test_nobody_answers(arguments: tuple[str, ...], own: tuple[str, ...]) -> Non
     check_one_line(done, 4, "no initial peer answered", NOBODY, "refused", "check that one of them is running")
 
 
+def test_never_ready_if_strangers_cannot_reach_it(own: tuple[str, ...]) -> None:
+    """A wrong ``--announce``, a closed port: the self-probe dials what others are told, and nothing is announced."""
+    closed = "/ip4/127.0.0.1/tcp/1"
+    arguments = ("--model", "demo", "--blocks", "10:11", "--new-swarm", "--announce", closed, "--json")
+    done = ended(*SERVER, *arguments, *own)
+    check_one_line(done, 4, "does not answer strangers", closed, "check that its port is open")
+    events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
+    assert "banner" in events
+    assert "ready" not in events
+    assert events[-1] == "failed"
+
+
 def test_v_shows_the_traceback(own: tuple[str, ...]) -> None:
     done = ended(*SERVER, "--model", "/no/such/folder", "--blocks", "0:1", "--new-swarm", "-v", *own)
     assert done.returncode == 2
