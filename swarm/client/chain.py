@@ -44,6 +44,8 @@ from swarm.wire.messages import (
 from swarm.wire.session import Channel, Phase, Role
 
 OPEN_TIMEOUT_S = 15.0
+MAX_RESULT_FRAME_BYTES = 16 * 1024 * 1024
+"""Room for every row a step may want answered, in float32, of a model far wider than any."""
 HANG_UP_S = 2.0
 """How long a peer that reads nothing may hold up the end of a session."""
 BLAME_WAIT_S = 0.1
@@ -183,7 +185,7 @@ class Chain:
 
     async def _dial(self, stage: StagePlan, channel: Channel) -> FrameStream:
         stream = await self._transport.dial(stage.peer, channel.protocol, addresses=stage.announcement.addresses)
-        return FrameStream(stream, channel, Role.DIALER)
+        return FrameStream(stream, channel, Role.DIALER, max_frame_bytes=MAX_RESULT_FRAME_BYTES)
 
     # -- steps ----------------------------------------------------------------------------------------------
 

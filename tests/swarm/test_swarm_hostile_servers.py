@@ -22,7 +22,7 @@ from swarm.core.errors import (
 )
 from swarm.core.numerics import Numerics
 from swarm.transport.framing import FrameStream
-from swarm.wire.frames import Frame
+from swarm.wire.frames import Frame, encode_head
 from swarm.wire.messages import (
     Busy,
     Failed,
@@ -213,6 +213,15 @@ async def test_garbage_on_the_clients_control_stream(swarm: Swarm, data: bytes) 
     assert blamed(caught.value, tail.peer)
     assert caught.value.token_ids == (7,)
     await swarm.check_free()
+
+
+async def test_an_announced_result_of_many_megabytes_is_not_waited_for(swarm: Swarm) -> None:
+    await swarm.serve("0:3")
+    where = Result(0, 0, 0, 1, (7,))
+    tail = await GarbleTail(swarm, "3:5", data=encode_head(where, 32 * 1024 * 1024)).start()
+    with pytest.raises(SwarmError, match="frame of") as caught:
+        await swarm.client().generate("x", **OPTIONS)
+    assert blamed(caught.value, tail.peer)
 
 
 @dataclass

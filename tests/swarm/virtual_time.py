@@ -14,6 +14,9 @@ from typing import Any
 
 HORIZON_S = 4 * 3600.0
 """A test that gets this far waits for something that never comes."""
+PATIENT_TURNS = 2000
+SPIN_S = 1e-5
+"""After so many turns in a row without any wait somebody spins until a time comes: each turn then takes a little."""
 WALL_OFFSET_S = 1_800_000_000.0
 
 
@@ -21,11 +24,16 @@ class _JumpingSelector(selectors.DefaultSelector):
     """Waits for real only while threads are at work; otherwise moves the loop's time on by the wait."""
 
     loop: VirtualLoop
+    _turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
+            self._turns += 1
+            if self._turns > PATIENT_TURNS:
+                self.loop.now_s += SPIN_S
             return ready
+        self._turns = 0
         if self.loop.threads_at_work:
             return super().select(None)
         if timeout is None:
