@@ -28,7 +28,7 @@ def check_addresses(flag: str, addresses: Iterable[str], *, with_peer: bool = Tr
 
 
 def read_max_memory(items: Sequence[str]) -> dict[int | str, int] | None:
-    """Bytes by GPU number or ``cpu`` from ``["0=8GB", "cpu=16GiB"]``, None for nothing; ``ConfigError`` if unreadable."""
+    """Bytes by GPU number or ``cpu`` from ``["0=8GB", "cpu=16GiB"]``, None for none; ``ConfigError`` if unreadable."""
     limits: dict[int | str, int] = {}
     for item in items:
         device, _, text = item.partition("=")
