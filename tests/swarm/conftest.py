@@ -13,7 +13,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: harness and fakes lie beside the tests
 
-from harness import Engines, Reference, Swarm, leak_check, write_model
+from fakes import FakeClient
+from harness import Engines, Node, Reference, Swarm, leak_check, write_model
 from virtual_time import VirtualLoop
 
 from swarm.models.folder import open_folder
@@ -68,3 +69,17 @@ async def swarm(engines: Engines, reference: Reference, errors: list[logging.Log
     built = Swarm(engines, reference)
     yield built
     await leak_check(built, errors)
+
+
+@pytest_asyncio.fixture
+async def client(swarm: Swarm) -> AsyncIterator[FakeClient]:
+    built = FakeClient(swarm)
+    yield built
+    await built.close()
+
+
+@pytest_asyncio.fixture
+async def node(swarm: Swarm) -> Node:
+    """One server that holds the whole model."""
+    [started] = await swarm.serve("0:5")
+    return started

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from harness import LAYERS, Node, Swarm, until
 
+from swarm.core.errors import GenerationInterruptedError, PeerError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
 from swarm.core.records import State, sign_announcement
@@ -34,6 +35,7 @@ HIDDEN = 32
 SECRET = b"the link secret!"
 OTHER_SECRET = b"not that secret!"
 SESSION = b"session 16 bytes"
+IDS = [10, 20, 30]
 
 
 def rows_of(value: float, count: int = 1, hidden: int = HIDDEN) -> bytes:
@@ -125,6 +127,30 @@ class FakeClient:
         for stream in self._streams:
             await stream.close()
         await self.transport.close()
+
+
+async def ended(control: Any) -> Any:
+    """The server's last word on a control stream, after which it hangs up; None if it says nothing."""
+    last = None
+    while True:
+        try:
+            last = (await control.receive()).message
+        except PeerLostError:
+            return last
+
+
+async def refused(link: Any) -> bool:
+    try:
+        await link.receive()
+    except PeerLostError:
+        return True
+    return False
+
+
+def blamed(error: SwarmError, peer: str) -> bool:
+    """The error, or its cause, names the peer in words and in its field."""
+    cause = error.__cause__ if isinstance(error, GenerationInterruptedError) else error
+    return isinstance(cause, PeerLostError | PeerError) and cause.peer == peer and peer[-8:] in str(error)
 
 
 @dataclass
