@@ -82,7 +82,7 @@ async def disturb(swarm: Swarm, random: Random, callers: list[asyncio.Task[None]
                 swarm.delay(random.choice([0.0, 0.005, 0.03]))
 
 
-SEEDS = range(int(os.environ.get("SWARM_CHAOS_SEEDS", "4")))
+SEEDS = range(int(os.environ.get("SWARM_CHAOS_SEEDS", "2")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,6 +1,6 @@
 """Run by ``test_swarm_thin_client``: a whole remote-head client in a process of its own, and who imports what in it.
 
-Usage: ``thin_client.py MODEL_FOLDER [module that is made to import torch]``. The server is a script on the real wire,
+Usage: ``thin_client.py MODEL_FOLDER [modules that are made to import torch]``. The server is a script on the real wire,
 since a real one computes with torch. Writes one JSON object.
 """
 
@@ -110,14 +110,14 @@ async def _session(folder: Path) -> int:
     return sum(len(result.token_ids) for result in results) + len(stream.result.token_ids) + (0 if pieces else 1000)
 
 
-def main(folder: str, planted: str = "") -> None:
+def main(folder: str, *planted: str) -> None:
     tokens = asyncio.run(_session(Path(folder)))
     loaded = sorted(name for name in HEAVY if name in sys.modules)
     for package in ("swarm.client", "swarm.core"):
-        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            importlib.import_module(module.name)
-    if planted:
-        exec("import torch", sys.modules[planted].__dict__)
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(found.name)
+    for module in planted:
+        exec("import torch", sys.modules[module].__dict__)
     heavy = [(importer, name) for importer, name in imports if name.partition(".")[0] in HEAVY]
     engine = [(importer, name) for importer, name in imports if name.startswith("swarm.engine")]
     guilty = sorted(pair for pair in heavy + engine if pair[0].startswith("swarm."))
