@@ -17,9 +17,9 @@ from swarm.core.errors import GenerationInterruptedError, SwarmError
 
 PROMPT = "Once upon a time, in a village between two rivers, there lived"
 NEW_TOKENS = 40
-AT_ONCE_S = 6.0
+AT_ONCE_S = 10.0
 """For what must not wait for a timeout: leaving includes a last write to the DHT and ending the daemon."""
-LOST_S = 8.0
+LOST_S = 10.0
 """From a server's end or standstill to the client's error: two seconds of missed beats, and slack for slow cores."""
 
 
