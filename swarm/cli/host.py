@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm import __version__
+import msgspec
+
 from swarm.cli.checks import read_max_memory
 from swarm.cli.console import Console
 from swarm.cli.probe import probe
 from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
-from swarm.core.limits import MAX_ADDRESSES
-from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, State
+from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
@@ -29,7 +28,7 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress, ProgressLine, human_bytes
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.files import raise_open_file_limit
-from swarm.server.announcer import Announcer
+from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
 from swarm.server.service import Server, ServerParts
 from swarm.transport.addresses import join_peer
@@ -166,29 +165,16 @@ class Host:
         )
 
     async def _announcement(self, transport: Libp2pTransport, opened: OpenedSpan, now_s: float) -> Announcement:
-        info, reach = opened.engine.info, await transport.reach()
-        return Announcement(
-            model=str(self.files.model_id),
-            layer_count=info.layer_count,
-            peer=self.identity.peer_id,
-            start=info.span.start,
-            end=info.span.end,
-            head=info.head,
-            embeddings=info.embeddings,
-            addresses=transport.addresses[:MAX_ADDRESSES],
-            reach=reach,
-            state=State.JOINING,
-            numerics=Numerics(info.dtype, info.quantization),
-            kv_tokens=opened.engine.free_tokens,
-            context_tokens=info.context_tokens,
-            memory_bytes=info.memory_bytes,
-            software=f"swarm {__version__}",
-            public_name=self.options.public_name,
+        reach = await transport.reach()
+        first = first_announcement(
+            self.files.model_id,
+            opened.engine,
+            transport,
+            now_s,
             instance=secrets.randbits(63),
-            sequence=0,
-            started_s=now_s,
-            expires_s=now_s,
+            public_name=self.options.public_name,
         )
+        return msgspec.structs.replace(first, reach=reach)
 
     async def _open_doors(self, node: Node, opened: OpenedSpan, server: Server) -> None:
         """Banner, self-probe, announcement, READY, in this order."""

@@ -46,6 +46,21 @@ def is_public(address: str) -> bool:
         return False
 
 
+def widest_first(addresses: Iterable[str]) -> tuple[str, ...]:
+    """The addresses, those that most others can dial first: public, relayed, this network's, this machine's own."""
+
+    def rank(address: str) -> int:
+        parts = address.split("/")
+        host = parts[2] if len(parts) > 2 else ""
+        if is_relayed(address):
+            return 1
+        if is_public(address):
+            return 0
+        return 3 if host.startswith("127.") or host in ("::1", "localhost") else 2
+
+    return tuple(sorted(addresses, key=rank))
+
+
 def reach_of(addresses: Iterable[str], initial_peers: Iterable[str]) -> Reach:
     """What can be known of how others reach a node, from its visible addresses and the peers it joined through.
 

@@ -21,7 +21,7 @@ from swarm.core.errors import (
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.core.records import Reach
-from swarm.transport.addresses import is_relayed, reach_of, split_peer
+from swarm.transport.addresses import is_relayed, reach_of, split_peer, widest_first
 from swarm.transport.handlers import HandlerTasks
 from swarm.transport.hivemind_import import P2P
 from swarm.transport.options import NatOptions, check_port, daemon_flags, dialable, listen_address
@@ -193,7 +193,7 @@ class Libp2pTransport:
         addresses = [split_peer(address)[0] for address in visible]
         if not any(map(is_relayed, addresses)):  # libp2p keeps relays of private networks to itself
             addresses += [f"{relay}/p2p-circuit" for relay in self._joined.relays]
-        self._addresses = tuple(dict.fromkeys(addresses))
+        self._addresses = widest_first(dict.fromkeys(addresses))
         return PeerId(found)
 
     async def reach(self) -> Reach:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swarm.core.errors import ConfigError
 from swarm.core.keys import Identity
 from swarm.core.records import Reach
-from swarm.transport.addresses import is_public, is_relayed, join_peer, reach_of, split_peer
+from swarm.transport.addresses import is_public, is_relayed, join_peer, reach_of, split_peer, widest_first
 from swarm.transport.multiaddr import to_bytes, to_text
 
 PEER, RELAY = Identity(bytes(32)).peer_id, Identity(b"r" * 32).peer_id
@@ -111,3 +111,10 @@ def test_malformed_addresses_are_refused(address: str) -> None:
 def test_any_bytes_have_a_text_or_none(raw: bytes) -> None:
     text = to_text(raw)
     assert text is None or text == "" or text.startswith("/")
+
+
+def test_addresses_that_most_can_dial_come_first() -> None:
+    own, lan, relayed = "/ip4/127.0.0.1/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/8.8.8.8/tcp/1/p2p/x/p2p-circuit"
+    public = "/ip4/8.8.4.4/tcp/1"
+    assert widest_first([own, lan, relayed, public]) == (public, relayed, lan, own)
+    assert widest_first(["/ip6/::1/tcp/1", "nonsense", own]) == ("nonsense", "/ip6/::1/tcp/1", own)
