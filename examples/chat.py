@@ -1,6 +1,6 @@
 """A chat over a running swarm, in twenty lines: the servers keep the conversation's KV between turns.
 
-    python examples/chat.py demo /ip4/127.0.0.1/tcp/31337/p2p/12D3KooW...
+python examples/chat.py demo /ip4/127.0.0.1/tcp/31337/p2p/12D3KooW...
 """
 
 from __future__ import annotations
