@@ -7,7 +7,6 @@ the median of the rounds' ratios.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from typing import Any
 
@@ -44,7 +43,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             theirs.append(reference.run(ids, options.new_tokens))
             ours.append(one_answer(model, ids, options.new_tokens))
             say(f"round {round_ + 1}: single process {theirs[-1].tok_s:.1f}, swarm {ours[-1].tok_s:.1f} tok/s")
-        calm, busy = asyncio.run(_dht(model, ids, options, peers))
+        calm, busy = _dht(model, ids, options, peers)
     return {
         "single_process_tok_s": median([t.tok_s for t in theirs]),
         "swarm_tok_s": median([t.tok_s for t in ours]),
@@ -75,13 +74,13 @@ def one_answer(model: SwarmModel, ids: list[int], new_tokens: int) -> Timing:
     return timing
 
 
-async def _dht(model: SwarmModel, ids: list[int], options: argparse.Namespace, peers: list[str]) -> tuple[float, float]:
-    """p99 of the gap between tokens, in turns without and with load on the DHT; medians over rounds."""
+def _dht(model: SwarmModel, ids: list[int], options: argparse.Namespace, peers: list[str]) -> tuple[float, float]:
+    """p99 of the gap between tokens, in turns without and with load on the DHT, over the gaps of all rounds."""
     calm: list[float] = []
     busy: list[float] = []
     for _ in range(options.rounds):
-        calm.append(quantile((await asyncio.to_thread(one_answer, model, ids, options.new_tokens)).gaps_s, 0.99))
-        async with busy_dht(peers):
-            busy.append(quantile((await asyncio.to_thread(one_answer, model, ids, options.new_tokens)).gaps_s, 0.99))
-    say(f"p99 {median(calm) * 1e3:.0f} ms, with a busy DHT {median(busy) * 1e3:.0f} ms")
-    return median(calm), median(busy)
+        calm += one_answer(model, ids, options.new_tokens).gaps_s
+        with busy_dht(peers):
+            busy += one_answer(model, ids, options.new_tokens).gaps_s
+    say(f"p99 {quantile(calm, 0.99) * 1e3:.0f} ms, with a busy DHT {quantile(busy, 0.99) * 1e3:.0f} ms")
+    return quantile(calm, 0.99), quantile(busy, 0.99)

@@ -1,11 +1,18 @@
-"""A busy DHT: other nodes that look up and store records at the servers under test, at a fixed rate."""
+"""A busy DHT: another node that looks up and stores records at the servers under test, at a fixed rate.
+
+It runs in a process of its own (``python -m benchmarks.dht_load ADDRESS ...``), so that it competes with the servers
+for their daemons and loops, not with the client for one interpreter.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
@@ -16,22 +23,34 @@ from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.runtime.clock import SystemClock
 from swarm.transport.libp2p import Libp2pTransport
 
+READY = "loading\n"
 CALLS_PER_S = 20
 """Lookups and stores a second, in turns: what about a hundred servers and clients would ask of one node."""
 
 
-@asynccontextmanager
-async def busy_dht(peers: Sequence[str]) -> AsyncIterator[None]:
+@contextmanager
+def busy_dht(peers: Sequence[str]) -> Iterator[None]:
     """Load the servers' DHT while the block runs, under a model id of its own."""
+    command = [sys.executable, "-m", "benchmarks.dht_load", *peers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            if process.stdout is None or process.stdout.readline() != READY:
+                raise NetworkError("the load on the DHT did not start")
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30.0)
+
+
+async def run(peers: Sequence[str]) -> None:
+    """Join, say so, and load the DHT until cancelled."""
     clock = SystemClock()
     transport = await Libp2pTransport.create(None, initial_peers=peers)
     directory = await HivemindDirectory.create(transport.p2p, peers, clock, client_mode=True)
-    load = asyncio.create_task(_load(directory, clock))
+    print(READY, end="", flush=True)
     try:
-        yield
+        await _load(directory, clock)
     finally:
-        load.cancel()
-        await asyncio.gather(load, return_exceptions=True)
         await directory.close()
         await transport.close()
 
@@ -73,3 +92,8 @@ async def _call(
         await directory.announce(sign_announcement(identity, announcement), announcement)
     except NetworkError:
         return  # the load goes on, whatever one call meets
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(run(sys.argv[1:]))
