@@ -29,7 +29,9 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to ask, and how to sample."""
     parser.epilog = TRUST
     where = parser.add_argument_group("whom to ask")
-    where.add_argument("--model", required=True, help="demo, a folder, or a Hugging Face id, optionally ID@REVISION")
+    where.add_argument(
+        "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
+    )
     where.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
     where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
                        help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Hold a span of a model's layers and answer for them, until Ctrl-C."
     parser.epilog = EXAMPLES
     what = parser.add_argument_group("what to serve")
-    what.add_argument("--model", required=True, help="demo, a folder, or a Hugging Face id, optionally ID@REVISION")
+    what.add_argument(
+        "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
+    )
     what.add_argument("--blocks", required=True, metavar="A:B", help="layers to hold, half-open: 0:10 is layers 0 to 9")
     what.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     what.add_argument("--no-head", action="store_true", help="do not hold the LM head, even with the last layer")
