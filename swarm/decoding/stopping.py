@@ -67,11 +67,6 @@ class StopWatch:
         """Why the answer ended; None while it goes on."""
         return self._finish_reason
 
-    @property
-    def token_count(self) -> int:
-        """Tokens pushed so far, the one that ended the answer included."""
-        return self._tokens
-
     def push(self, token_id: int) -> Release:
         """Take the next token; ``MisuseError`` if the answer has ended."""
         if self._finish_reason is not None:

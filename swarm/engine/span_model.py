@@ -87,17 +87,6 @@ class SpanModel(nn.Module):
         index, _, tail = inner.partition(".")
         return f"{parts.prefix}.{stack}.{int(index) + self.span.start}.{tail}"
 
-    def checkpoint_prefixes(self) -> tuple[str, ...]:
-        """Beginnings of all checkpoint names this span may need: its layers, and what it holds around them."""
-        parts, span = self.parts, self.span
-        found = [] if span is None else [f"{parts.prefix}.{parts.layers}.{i}." for i in range(span.start, span.end)]
-        if self.embed is not None or (self.head is not None and parts.tied):
-            found.append(f"{parts.prefix}.{parts.embeddings}.")
-        if self.head is not None:
-            found += [] if parts.norm is None else [f"{parts.prefix}.{parts.norm}."]
-            found += [] if parts.tied else [f"{parts.head}."]
-        return tuple(found)
-
     def parameter_dtype(self, name: str, dtype: torch.dtype) -> torch.dtype:
         """The dtype to hold a tensor in when the model runs in ``dtype``: some families keep parts in float32."""
         keep: set[str] = set()

@@ -19,10 +19,8 @@ def check_open(opened: Open, info: SpanInfo, announced: Announcement) -> None:
         raise RefusedError(f"this server speaks protocol {PROTOCOL_MAJOR}, not {opened.protocol}")
     if opened.model != announced.model:
         raise RefusedError(f"this server holds {announced.model}, not {opened.model}")
-    if not span.start <= opened.start < opened.end <= span.end:
+    if opened.start < span.start or opened.end > span.end:
         raise RefusedError(f"this server holds layers {span}, not {opened.start}:{opened.end}")
-    if opened.stage >= opened.stages:
-        raise RefusedError(f"stage {opened.stage} of {opened.stages}")
     if opened.embed and not (info.embeddings and opened.stage == 0 and opened.start == 0):
         raise RefusedError("token ids enter at a server that holds the embeddings and layer 0")
     last = opened.stage == opened.stages - 1

@@ -116,11 +116,6 @@ class Daemon:
         )
         await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=request))
 
-    async def disconnect(self, peer: str) -> None:
-        """Drop every connection to ``peer``."""
-        request = p2pd_pb2.DisconnectRequest(peer=PeerID.from_base58(peer).to_bytes())
-        await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=request))
-
     async def open_stream(
         self, peer: str, protocol: str, *, timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -38,7 +38,7 @@ def watch_all(
             break
     assert all(release.finish_reason is None for release in releases[:-1])
     assert not releases or releases[-1].finish_reason == watch.finish_reason
-    return "".join(release.text for release in releases), watch.finish_reason, watch.token_count, releases
+    return "".join(release.text for release in releases), watch.finish_reason, len(releases), releases
 
 
 def text_before_stop(text: str, stops: tuple[str, ...]) -> str:

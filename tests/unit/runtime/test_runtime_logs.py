@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swarm.core.errors import ConfigError
-from swarm.runtime.folders import cache_folder, config_folder, data_folder
+from swarm.runtime.folders import data_folder
 from swarm.runtime.logs import NOISY, printable, setup_logging
 
 
@@ -85,8 +85,7 @@ def test_a_peers_text_stays_on_its_line() -> None:
 
 
 def test_folders_follow_xdg_and_ignore_relative_paths() -> None:
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/swarm")
-    assert cache_folder({"XDG_CACHE_HOME": "c", "HOME": "/home/me"}) == Path("/home/me/.cache/swarm")
-    assert config_folder({"HOME": "/home/me"}) == Path("/home/me/.config/swarm")
+    assert data_folder({"XDG_DATA_HOME": "/d"}) == Path("/d/swarm")
+    assert data_folder({"XDG_DATA_HOME": "d", "HOME": "/home/me"}) == Path("/home/me/.local/share/swarm")
     assert data_folder({"HOME": "/home/me", "XDG_DATA_HOME": ""}) == Path("/home/me/.local/share/swarm")
     assert data_folder({}).name == "swarm"
