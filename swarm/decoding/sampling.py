@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarm.core.errors import BadLogitsError, ConfigError, MisuseError
-from swarm.core.sampling import SamplingParams
+from swarm.core.sampling import MAX_BIAS, SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.uniform import uniform
 
 Logits = NDArray[np.float32]
 Probabilities = NDArray[np.float64]
-
-_MAX_BIAS = 1e30
-"""Biases are clamped to this size: far beyond any logit, far from float32 overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ def adjust(logits: Logits, history: History, params: SamplingParams) -> Logits:
     if params.logit_bias:
         check_bias(params, len(logits))
         biased, biases = zip(*params.logit_bias, strict=True)
-        np.add.at(adjusted, np.array(biased), np.clip(biases, -_MAX_BIAS, _MAX_BIAS).astype(np.float32))
+        np.add.at(adjusted, np.array(biased), np.clip(biases, -MAX_BIAS, MAX_BIAS).astype(np.float32))
     if repeats or counts:
         _penalise(adjusted, history, params)
     return adjusted

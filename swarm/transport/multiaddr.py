@@ -83,8 +83,8 @@ def to_bytes(address: str) -> bytes:
         for name in words:
             part = _BY_NAME[name]
             value = b"" if part.size == 0 else part.encode(next(words))
-            prefix = _varint(len(value)) if part.size is None else b""
-            out += _varint(part.code) + prefix + value
+            prefix = varint(len(value)) if part.size is None else b""
+            out += varint(part.code) + prefix + value
     except (KeyError, ValueError, StopIteration, OverflowError) as error:
         raise ConfigError(
             f"not a multiaddress: {address[:MAX_ADDRESS_CHARS]!r}", hint="example: /ip4/203.0.113.7/tcp/31337"
@@ -113,7 +113,8 @@ def to_text(raw: bytes) -> str | None:
     return "/".join(words)
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A number as protobuf and multiformats write it: seven bits a byte, the lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -183,7 +183,7 @@ class Daemon:
         reader, writer = await asyncio.open_unix_connection(self._control, limit=STREAM_BUFFER_BYTES)
         try:
             body = request.SerializeToString()
-            writer.write(_varint(len(body)) + body)
+            writer.write(multiaddr.varint(len(body)) + body)
             await writer.drain()
             answer = p2pd_pb2.Response.FromString(await _read_message(reader, _MAX_CONTROL_BYTES))
             if answer.type == p2pd_pb2.Response.ERROR:
@@ -255,15 +255,6 @@ async def _read_message(reader: asyncio.StreamReader, limit: int) -> bytes:
             raise DaemonRefused(f"the daemon sent a message over {limit} bytes")
         if byte < 0x80:
             return await reader.readexactly(length)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _daemon_seconds(timeout_s: float) -> int:
