@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from swarm.client.conversation import Conversation
 from swarm.client.opener import OpenChain
 from swarm.client.request import Request
-from swarm.client.results import ChainStage, FinishReason, GenerationResult, Progress, ProgressCallback, TokenLogprob
+from swarm.client.results import ChainStage, GenerationResult, Progress, ProgressCallback, TokenLogprob
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
 from swarm.core.errors import GenerationInterruptedError, SwarmError
 from swarm.decoding.sampling import Choice
-from swarm.decoding.stopping import StopWatch
+from swarm.decoding.stopping import FinishReason, StopWatch
 
 Emit = Callable[[str], None]
 
@@ -95,12 +95,19 @@ class Generation:
             self._note(choice, answer)
             self.progress(Progress("decode", len(answer.tokens), self.max_new_tokens))
             release = watch.push(choice.token_id)
-            if release.text:
-                answer.text += release.text
-                self.emit(release.text)
+            self._show(release.text, answer)
             if release.finish_reason is not None:
                 return release.finish_reason, first_s
-            choice = await conversation.decode(choice.token_id)
+            try:
+                choice = await conversation.decode(choice.token_id)
+            except SwarmError:
+                self._show(watch.cut(), answer)  # held back for a stop string that will not come: valid all the same
+                raise
+
+    def _show(self, text: str, answer: Answer) -> None:
+        if text:
+            answer.text += text
+            self.emit(text)
 
     def _note(self, choice: Choice, answer: Answer) -> None:
         answer.tokens.append(choice.token_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["stop", "length"]
+from swarm.decoding.stopping import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

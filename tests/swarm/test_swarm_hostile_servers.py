@@ -148,6 +148,20 @@ async def test_a_tail_with_nan_rows_for_a_local_head(swarm: Swarm) -> None:
     await swarm.check_free()
 
 
+async def test_text_held_back_for_a_stop_string_is_valid_too(swarm: Swarm) -> None:
+    """All of it may begin the stop string, so nothing was shown when the answer broke."""
+    await swarm.serve("0:3")
+    await SaysTail(swarm, "3:5", lie_at=3, changes={"tokens": ()}).start()
+    said = swarm.reference.tokenizer.decode([7])
+    stream = await swarm.client().stream("x", stop=[said * 9], **OPTIONS)
+    pieces: list[str] = []
+    with pytest.raises(GenerationInterruptedError) as caught:
+        async for piece in stream:
+            pieces.append(piece)
+    assert caught.value.token_ids == (7,) * 3
+    assert caught.value.text == "".join(pieces) == said * 3
+
+
 @dataclass
 class RambleTail(Tail):
     """Sends results nobody asked for before each honest one."""
