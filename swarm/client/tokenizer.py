@@ -55,8 +55,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """Read ``tokenizer_json``; ``config`` is the parsed ``tokenizer_config.json``, or empty.
 
-        ``chat_template`` None takes the config's, if it has one. ``now`` is what templates that print the date see.
-        Raises ``ModelError`` if a file is missing, damaged or its template does not parse.
+        ``chat_template`` is the Jinja text, None for none. ``now`` is what templates that print the date see. Raises
+        ``ModelError`` if a file is missing, damaged or its template does not parse.
         """
         try:
             backend = Backend.from_file(str(tokenizer_json))
@@ -66,8 +66,7 @@ class Tokenizer:
         backend.no_truncation()
         special = {name: text for name in _NAMED if (text := _text_of(config.get(name))) is not None}
         backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special.values()])
-        text = chat_template if chat_template is not None else _template_of(config)
-        template = None if text is None else ChatTemplate(text, special, now)
+        template = None if chat_template is None else ChatTemplate(chat_template, special, now)
         return cls(backend, template)
 
     @property
@@ -169,11 +168,3 @@ def _text_of(token: object) -> str | None:
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) and token else None
-
-
-def _template_of(config: Mapping[str, Any]) -> str | None:
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, Mapping)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None

@@ -211,12 +211,6 @@ def test_named_tokens_are_special_even_if_the_file_does_not_say_so(tmp_path: Pat
     assert tokenizer.decode(ids, skip_special_tokens=False) == "a<end>"
 
 
-def test_templates_by_name_in_the_config(tmp_path: Path) -> None:
-    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "the end"}]
-    tokenizer = ours(tmp_path, byte_level(), {"chat_template": named})
-    assert tokenizer.decode(tokenizer.chat(CHATS[0])) == "the end"
-
-
 @pytest.mark.parametrize(
     "messages",
     [
