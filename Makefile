@@ -46,7 +46,7 @@ lint: $(READY)  ## check style, types and who imports whom
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy $(CHECKED:%=-p %)
-	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/lint-imports --no-logo --no-cache
 
 format: $(READY)  ## format the code and mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .

@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from swarm.core.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from swarm.client.blocking import SwarmModel
     from swarm.client.results import GenerationResult
     from swarm.core.errors import SwarmError
 
-__version__ = "0.1.0"
 __all__ = ["GenerationResult", "SwarmError", "SwarmModel", "__version__"]
 
 _LAZY = {

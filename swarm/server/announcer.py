@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from swarm import __version__
 from swarm.core.clock import Clock
 from swarm.core.errors import IdentityInUseError, NetworkError
 from swarm.core.ids import ModelId
@@ -16,6 +15,7 @@ from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
 from swarm.core.records import Announcement, State, sign_announcement
+from swarm.core.version import VERSION
 from swarm.dht.protocol import Directory
 from swarm.engine.executor import SpanEngine
 from swarm.server.config import ServerConfig
@@ -139,7 +139,7 @@ def first_announcement(
         kv_tokens=engine.free_tokens,
         context_tokens=info.context_tokens,
         memory_bytes=info.memory_bytes,
-        software=f"swarm {__version__}",
+        software=f"swarm {VERSION}",
         public_name=public_name,
         instance=instance,
         sequence=0,
