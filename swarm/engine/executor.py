@@ -14,6 +14,7 @@ from swarm.engine.batch import Batch, Segment
 from swarm.engine.head import embed_rows, head_logits
 from swarm.engine.kv import KVPool, KVSlot
 from swarm.engine.linear import FULL_SPEED_ROWS, speed_up_linears
+from swarm.engine.quantize import held_bytes
 from swarm.engine.rows import rows_from_bytes, rows_to_bytes
 from swarm.engine.span_model import SpanModel
 from swarm.engine.views import Views
@@ -57,7 +58,7 @@ class SpanEngine:
             embeddings=model.embed is not None,
             head=model.head is not None,
             device=str(self._device),
-            memory_bytes=model.weight_bytes(),
+            memory_bytes=held_bytes(model),
             kv_bytes_per_token=model.kv_bytes_per_token(self._dtype),
         )
         packed = speed_up_linears(model.body, pack=True) if options.pack else 0

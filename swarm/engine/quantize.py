@@ -1,7 +1,7 @@
 """int8 and nf4 weights through bitsandbytes: the linear layers of a span, never embeddings, norms or the head.
 
 A mixture-of-experts family keeps its experts in stacked parameters that are no linear layers; they stay in the span's
-dtype, and ``quantizable_bytes`` lets a server say how much of its span is concerned.
+dtype.
 """
 
 from __future__ import annotations

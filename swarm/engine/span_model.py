@@ -110,8 +110,3 @@ class SpanModel(nn.Module):
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Bytes of keys and values one token takes over all layers of the span."""
         return sum(s.kv_heads * (s.key_size + s.value_size) for s in self.shapes) * dtype.itemsize
-
-    def weight_bytes(self) -> int:
-        """What the parameters and buffers take, shared ones once."""
-        tensors = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

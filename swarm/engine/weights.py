@@ -20,7 +20,7 @@ from swarm.engine.devices import dtype_name, pick_device, pick_dtype
 from swarm.engine.family import build_head, build_span
 from swarm.engine.head import HeadEngine
 from swarm.engine.placement import dispatch, span_device_map
-from swarm.engine.quantize import check_quantization, held_bytes, quantize_linears
+from swarm.engine.quantize import check_quantization, quantize_linears
 from swarm.engine.span_model import SpanModel
 
 Progress = Callable[[str, int, int], None]
@@ -76,15 +76,13 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSpan:
-    """A span ready to run, what it takes, and what was decided.
+    """A span ready to run, and what was decided.
 
-    ``memory_bytes`` counts weights, buffers and quantization scales. ``note`` is for the banner, to be said loudly: a
-    fallback to the CPU; empty if all is as one would expect. ``devices`` names the device of each part if there are
-    several, else it is empty.
+    ``note`` is for the banner, to be said loudly: a fallback to the CPU; empty if all is as one would expect.
+    ``devices`` names the device of each part if there are several, else it is empty.
     """
 
     model: SpanModel
-    memory_bytes: int
     device: str
     dtype: str
     quantization: str
@@ -117,7 +115,6 @@ def load_span(
         dispatch(model, devices)
     return LoadedSpan(
         model=model,
-        memory_bytes=held_bytes(model),
         device=str(device),
         dtype=dtype_name(dtype),
         quantization=options.quantization,

@@ -16,7 +16,10 @@ from swarm.engine.kv import KVSlot
 
 @dataclass(frozen=True)
 class SpanInfo:
-    """What a span is and costs. ``kv_bytes_per_token`` counts all its layers, ``memory_bytes`` its weights."""
+    """What a span is and costs.
+
+    ``kv_bytes_per_token`` counts all its layers, ``memory_bytes`` weights, buffers and quantization scales.
+    """
 
     span: Span
     layer_count: int

@@ -20,7 +20,7 @@ MEASURE = """
 import json, sys
 import torch
 from swarm.core.spans import Span
-from swarm.engine.quantize import check_quantization
+from swarm.engine.quantize import check_quantization, held_bytes
 from swarm.engine.weights import LoadOptions, load_span
 from swarm.models import silent
 from swarm.models.folder import open_folder
@@ -34,7 +34,7 @@ peak = lambda: next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") 
 before = peak()
 options = LoadOptions(device="cpu", dtype="float32", quantization=quantization)
 loaded = load_span(files, Span(start, end), options=options, embeddings=False, head=False, progress=silent)
-print(json.dumps([peak() - before, loaded.memory_bytes]))
+print(json.dumps([peak() - before, held_bytes(loaded.model)]))
 """
 
 
