@@ -181,6 +181,12 @@ class Session:
         """The async form of ``generate``."""
         return await self._loop.bridge(self._inner.generate(prompt, progress=progress, **options))
 
+    async def stream_async(
+        self, prompt: Prompt = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
+    ) -> TextStream:
+        """The async form of ``stream``: iterate it with ``async for``."""
+        return TextStream(await self._loop.bridge(self._inner.stream(prompt, progress=progress, **options)), self._loop)
+
     def close(self) -> None:
         """Free the KV at every server. Idempotent."""
         if not self._loop.closed:
@@ -285,11 +291,31 @@ class SwarmModel:
             return self._loop.run(self._inner.generate(prompt, progress=progress, **options))
         return self._loop.run(self._inner.generate_many(prompt, progress=progress, **options))
 
+    @overload
     async def generate_async(
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
-    ) -> GenerationResult:
+    ) -> GenerationResult: ...
+
+    @overload
+    async def generate_async(
+        self,
+        prompt: list[str] | tuple[str, ...],
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[Options],
+    ) -> list[GenerationResult]: ...
+
+    async def generate_async(
+        self,
+        prompt: str | list[str] | tuple[str, ...] | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[Options],
+    ) -> GenerationResult | list[GenerationResult]:
         """The async form of ``generate``, for any running event loop."""
-        return await self._loop.bridge(self._inner.generate(prompt, progress=progress, **options))
+        if prompt is None or isinstance(prompt, str):
+            return await self._loop.bridge(self._inner.generate(prompt, progress=progress, **options))
+        return await self._loop.bridge(self._inner.generate_many(prompt, progress=progress, **options))
 
     async def stream_async(
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]

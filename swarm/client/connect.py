@@ -18,10 +18,18 @@ from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
 from swarm.wire.messages import Codec
 
+CHOICES = {"head": ("auto", "local", "remote"), "compression": ("none", "int8"), "numerics": ("same", "any")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """How to join. ``head`` auto means remote: only ``local`` loads weights here."""
+    """How to join.
+
+    ``head`` auto means remote: only ``local`` loads weights here. ``compression`` of what travels makes the answer
+    inexact, and so does ``numerics`` any, which lets a chain mix them. ``busy_timeout_s`` is how long to wait for room
+    in a full swarm, ``host`` the address to listen on, ``identity`` a key file (None: a new key each time),
+    ``progress`` is told of bytes loaded.
+    """
 
     initial_peers: Sequence[str]
     head: Literal["auto", "local", "remote"] = "auto"
@@ -38,20 +46,16 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
     """A client of the swarm that serves ``model`` (``demo``, a folder, or a hub id), ready to generate.
 
     Fetches the tokenizer and configuration, and with ``head="local"`` embeddings and LM head. Raises ``ConfigError``
-    without initial peers, ``ModelError`` for a model that cannot be opened, ``PeerUnreachableError`` if no initial
-    peer answers.
+    without initial peers or for an unknown choice, ``ModelError`` for a model that cannot be opened,
+    ``PeerUnreachableError`` if no initial peer answers.
     """
+    _check(options)
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
 
-    if not options.initial_peers:
-        raise ConfigError(
-            "no initial peers given", hint="pass an address that a server printed, like /ip4/…/tcp/…/p2p/…"
-        )
-    if options.head not in ("auto", "local", "remote"):
-        raise ConfigError(f"head is {options.head!r}", hint="choose auto, local or remote")
     files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
+    tokenizer = Tokenizer.of(files)
     if options.identity is not None:
         load_or_create(options.identity)
     clock = SystemClock()
@@ -67,7 +71,7 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
         await transport.close()
         raise
     codec: Codec = "int8" if options.compression == "int8" else "raw"
-    parts = ClientParts(transport, directory, clock, files, Tokenizer.of(files))
+    parts = ClientParts(transport, directory, clock, files, tokenizer)
     client_options = ClientOptions(
         remote_head=options.head != "local",
         codec=codec,
@@ -76,3 +80,12 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
         progress=options.progress,
     )
     return AsyncSwarmModel(parts, client_options)
+
+
+def _check(options: ConnectOptions) -> None:
+    if not options.initial_peers or isinstance(options.initial_peers, str):
+        given = "no initial peers given" if not options.initial_peers else "initial_peers is one string, not a list"
+        raise ConfigError(given, hint='pass addresses that servers printed, like ["/ip4/…/tcp/…/p2p/…"]')
+    for name, known in CHOICES.items():
+        if getattr(options, name) not in known:
+            raise ConfigError(f"{name} is {getattr(options, name)!r}", hint=f"choose {' or '.join(known)}")

@@ -155,9 +155,13 @@ async def test_text_held_back_for_a_stop_string_is_valid_too(swarm: Swarm) -> No
     said = swarm.reference.tokenizer.decode([7])
     stream = await swarm.client().stream("x", stop=[said * 9], **OPTIONS)
     pieces: list[str] = []
-    with pytest.raises(GenerationInterruptedError) as caught:
+
+    async def listen() -> None:
         async for piece in stream:
             pieces.append(piece)
+
+    with pytest.raises(GenerationInterruptedError) as caught:
+        await listen()
     assert caught.value.token_ids == (7,) * 3
     assert caught.value.text == "".join(pieces) == said * 3
 
