@@ -19,7 +19,7 @@ from swarm.wire.messages import DECODE_LANE
 
 log = logging.getLogger(__name__)
 
-
+UNCOMPUTED = "the server failed to compute a step"
 SPIN_S = 0.002
 """Waits this short are spun through: a timer's grain is coarser."""
 
@@ -135,12 +135,12 @@ class Batcher:
             self._forward(jobs)
         except Exception as error:
             if len(jobs) == 1:
-                return {0: _as_swarm_error(error)}
+                return {0: as_swarm_error(error, UNCOMPUTED)}
             for index, job in enumerate(jobs):
                 try:
                     self._forward([job])
                 except Exception as alone:
-                    failures[index] = _as_swarm_error(alone)
+                    failures[index] = as_swarm_error(alone, UNCOMPUTED)
         return failures
 
     def _forward(self, jobs: list[Job]) -> None:
@@ -169,9 +169,10 @@ class Batcher:
                 self.notify(session)
 
 
-def _as_swarm_error(error: Exception) -> SwarmError:
+def as_swarm_error(error: Exception, what: str) -> SwarmError:
+    """The error itself if it is one of ours; else one that says ``what`` went wrong, and its kind."""
     if isinstance(error, SwarmError):
         return error
-    wrapped = SwarmError(f"the server failed to compute a step: {type(error).__name__}: {error}")
+    wrapped = SwarmError(f"{what}: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from swarm.core.clock import Clock
@@ -23,9 +24,10 @@ from swarm.core.errors import (
 from swarm.core.ids import SessionKey
 from swarm.core.records import Announcement, State
 from swarm.engine.executor import SpanEngine
+from swarm.runtime.tasks import Tasks
 from swarm.server.admission import check_following, check_open
 from swarm.server.announcer import Announcer
-from swarm.server.batcher import Batcher
+from swarm.server.batcher import Batcher, as_swarm_error
 from swarm.server.config import ServerConfig
 from swarm.server.links import Rendezvous, dial_downstream
 from swarm.server.session import GOODBYE_S, ServerSession
@@ -62,8 +64,8 @@ class Server:
         self.pulse = PulseKeeper(parts.transport, parts.clock)
         self.draining = False
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._reports: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._broke)
+        self._reports = Tasks(_report_failed)
         self._last_seen_s: dict[ServerSession, float] = {}
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -73,16 +75,14 @@ class Server:
         await self.parts.transport.listen(Channel.CONTROL.protocol, self._serve_control)
         await self.parts.transport.listen(Channel.LINK.protocol, self._serve_link)
         await self.pulse.serve()
-        self._tasks = [asyncio.create_task(self.batcher.run()), asyncio.create_task(self._sweep())]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._tasks.spawn(self.batcher.run(), name="batcher")
+        self._tasks.spawn(self._sweep(), name="sweep")
 
     async def announce(self) -> Announcement:
         """Publish the announcement as online and keep it alive until ``stop``."""
         await self.parts.announcer.check_twin()
         announced = await self.parts.announcer.publish(state=State.ONLINE)
-        self._tasks.append(asyncio.create_task(self.parts.announcer.run(self._lost_identity)))
-        self._tasks[-1].add_done_callback(self._task_ended)
+        self._tasks.spawn(self.parts.announcer.run(self._lost_identity), name="announcer")
         return announced
 
     async def stop(self) -> None:
@@ -110,10 +110,9 @@ class Server:
                 farewell.cancel()
         if not self._yields:
             await self._publish_quietly(State.OFFLINE)
-        for task in (*self._tasks, *self._reports):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._reports, return_exceptions=True)
+        await self._tasks.close()
         await self.pulse.close()
+        await self._reports.close()
 
     @property
     def _yields(self) -> bool:
@@ -131,12 +130,9 @@ class Server:
         if not self.fatal.done():
             self.fatal.set_result(error)
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self.fatal.done():
-            wrapped = error if isinstance(error, SwarmError) else SwarmError(f"the server broke: {error!r}")
-            wrapped.__cause__ = error if wrapped is not error else error.__cause__
-            self.fatal.set_result(wrapped)
+    def _broke(self, _: str, error: Exception) -> None:
+        if not self.fatal.done():
+            self.fatal.set_result(as_swarm_error(error, "the server broke"))
 
     # -- sessions -------------------------------------------------------------------------------------------
 
@@ -213,15 +209,14 @@ class Server:
         session.links = {lane: loop.create_future() for lane in LANES}
         self.table.add(session)
         self._touch(session)
-        tasks = [asyncio.create_task(session.forward(self.batcher.notify))]
+        tasks = Tasks(partial(_session_broke, session))
+        tasks.spawn(session.forward(self.batcher.notify), name="forward")
         hold: Hold | None = None
         if following is not None:
             session.name_downstream(following)
             hold = self.pulse.hold(following.peer_id, following.addresses, self._silence_reporter(session, following))
             dial = dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s)
-            tasks.append(asyncio.create_task(dial))
-        for task in tasks:
-            task.add_done_callback(self._session_task_ended(session))
+            tasks.spawn(dial, name="dial downstream")
         try:
             yield
         finally:
@@ -231,30 +226,16 @@ class Server:
             self.table.remove(session)
             self._last_seen_s.pop(session, None)
             self.batcher.forget(session)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.close()
             await session.close_links()
 
     def _silence_reporter(self, session: ServerSession, following: Announcement) -> Callable[[str], None]:
         """What to do when the next server falls silent: tell the client, who decides."""
 
         def silent(reason: str) -> None:
-            report = asyncio.create_task(session.report(LinkLost(following.peer, reason)))
-            self._reports.add(report)
-            report.add_done_callback(self._reports.discard)
+            self._reports.spawn(session.report(LinkLost(following.peer, reason)), name="report a silence")
 
         return silent
-
-    def _session_task_ended(self, session: ServerSession) -> Callable[[asyncio.Task[None]], None]:
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                wrapped = error if isinstance(error, SwarmError) else SwarmError(f"the server broke: {error!r}")
-                log.warning("session %s failed: %s", session.key, wrapped)
-                log.debug("where it failed", exc_info=error)
-                session.fail(wrapped)
-
-        return ended
 
     async def _serve_link(self, stream: Stream) -> None:
         link = FrameStream(stream, Channel.LINK, Role.LISTENER)
@@ -305,3 +286,14 @@ async def _receive_close(control: FrameStream) -> None:
     """Read until the client closes the session; its no-ops are no use of it."""
     while not isinstance((await control.receive()).message, Close):
         pass
+
+
+def _session_broke(session: ServerSession, _: str, error: Exception) -> None:
+    wrapped = as_swarm_error(error, "the server broke")
+    log.warning("session %s failed: %s", session.key, wrapped)
+    log.debug("where it failed", exc_info=error)
+    session.fail(wrapped)
+
+
+def _report_failed(_: str, error: Exception) -> None:
+    log.debug("a client was not told of a silent server: %s", error)
