@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from swarm.cli.checks import read_max_memory
 from swarm.cli.console import Console
 from swarm.cli.probe import probe
+from swarm.cli.reachability import follow, wait_reachable
 from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
 from swarm.core.records import Announcement
@@ -142,12 +141,15 @@ class Host:
 
     async def _run(self, node: Node, opened: OpenedSpan, signals: Signals) -> int:
         clock, config = SystemClock(), self._config()
-        base = await self._announcement(node.transport, opened, clock.wall_s())
+        base = self._announcement(node.transport, opened, clock.wall_s())
         announcer = Announcer(node.directory, self.identity, clock, base, config)
+        announcer.locate(await node.transport.reach(), node.transport.addresses)
         server = Server(ServerParts(node.transport, opened.engine, announcer, clock), config)
         await server.start()
         doors = asyncio.create_task(self._open_doors(node, opened, server))
+        network = asyncio.create_task(_watch_network(node, server))
         await _first(signals.stop, server.fatal, doors)
+        network.cancel()
         await self._leave(server, signals.hurry, doors)
         if doors.done() and not doors.cancelled() and (error := doors.exception()) is not None:
             raise error
@@ -164,9 +166,8 @@ class Host:
             public_name=self.options.public_name,
         )
 
-    async def _announcement(self, transport: Libp2pTransport, opened: OpenedSpan, now_s: float) -> Announcement:
-        reach = await transport.reach()
-        first = first_announcement(
+    def _announcement(self, transport: Libp2pTransport, opened: OpenedSpan, now_s: float) -> Announcement:
+        return first_announcement(
             self.files.model_id,
             opened.engine,
             transport,
@@ -174,13 +175,13 @@ class Host:
             instance=secrets.randbits(63),
             public_name=self.options.public_name,
         )
-        return msgspec.structs.replace(first, reach=reach)
 
     async def _open_doors(self, node: Node, opened: OpenedSpan, server: Server) -> None:
-        """Banner, self-probe, announcement, READY, in this order."""
-        self._banner(opened, server.parts.announcer.current)
+        """Banner, a way in for strangers, self-probe, announcement, READY, in this order."""
+        announcer, clock, info = server.parts.announcer, server.parts.clock, opened.engine.info
+        self._banner(opened, announcer.current)
+        await wait_reachable(node.transport, announcer, self.console, clock)
         self.console.event("probing", "Checking that this server answers strangers…")
-        announcer, info = server.parts.announcer, opened.engine.info
         report = await probe(announcer.current, announcer.signed(), info.hidden_size)
         await server.announce()
         servers = len(await node.directory.servers(self.files.model_id))
@@ -192,7 +193,7 @@ class Host:
             decode_s=report.decode_s,
             servers=servers,
         )
-        await asyncio.Event().wait()
+        await follow(node.transport, announcer, self.console, clock)
 
     def _banner(self, opened: OpenedSpan, announced: Announcement) -> None:
         info = opened.engine.info
@@ -258,6 +259,13 @@ async def _first(stop: asyncio.Event, fatal: asyncio.Future[SwarmError], doors: 
     things: set[asyncio.Future[Any]] = {waiting, fatal, doors}
     await asyncio.wait(things, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
+
+
+async def _watch_network(node: Node, server: Server) -> None:
+    """Without its libp2p daemon a server serves nobody, and must not seem to."""
+    error = await node.transport.wait_broken()
+    if not server.fatal.done():
+        server.fatal.set_result(error)
 
 
 async def _close(node: Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, State, sign_announcement
+from swarm.core.records import Announcement, Reach, State, sign_announcement
 from swarm.core.version import VERSION
 from swarm.dht.protocol import Directory
 from swarm.engine.executor import SpanEngine
@@ -50,6 +50,12 @@ class Announcer:
     def current(self) -> Announcement:
         """What was, or is about to be, announced."""
         return self._base
+
+    def locate(self, reach: Reach, addresses: Sequence[str]) -> bool:
+        """Say from the next announcement on how others reach this server; True if that is news."""
+        known = self._base
+        self._base = msgspec.structs.replace(known, reach=reach, addresses=tuple(addresses[:MAX_ADDRESSES]))
+        return (known.reach, set(known.addresses)) != (reach, set(self._base.addresses))
 
     def signed(self) -> bytes:
         """The current announcement, valid from now, without storing it anywhere."""
@@ -122,7 +128,8 @@ def first_announcement(
 ) -> Announcement:
     """What a server that has loaded ``engine`` says of itself before it is online, as reachable as it may be.
 
-    ``instance`` is a random number of this process, ``now_s`` wall time. Replace ``reach`` where more is known of it.
+    ``instance`` is a random number of this process, ``now_s`` wall time. What is learnt later goes to
+    ``Announcer.locate``.
     """
     info = engine.info
     return Announcement(

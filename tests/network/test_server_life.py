@@ -163,6 +163,16 @@ def test_a_second_ctrl_c_does_not_wait_for_sessions(pair: Pair) -> None:
     assert pair.generate() == pair.tokens
 
 
+def test_a_server_without_its_daemon_goes_and_says_why(launcher: Any) -> None:
+    """It would look alive, and serve nobody."""
+    server = launcher.server("10:11").ready()
+    [daemon] = daemons_of(server)
+    daemon.kill()
+    assert server.wait() == 4
+    assert "libp2p daemon is gone" in server.stderr
+    assert "Traceback" not in server.stderr
+
+
 def test_ctrl_c_while_starting(launcher: Any) -> None:
     server = launcher.server("0:10")
     server.event("starting")
