@@ -33,6 +33,13 @@ def is_relayed(address: str) -> bool:
     return _CIRCUIT in address
 
 
+def is_loopback(address: str) -> bool:
+    """True if only this machine can dial it."""
+    parts = address.split("/")
+    host = parts[2] if len(parts) > 2 else ""
+    return host.startswith("127.") or host in ("::1", "localhost")
+
+
 def is_public(address: str) -> bool:
     """True if strangers on the internet could dial it: a DNS name, or an address outside the private ranges."""
     parts = address.split("/")
@@ -50,13 +57,11 @@ def widest_first(addresses: Iterable[str]) -> tuple[str, ...]:
     """The addresses, those that most others can dial first: public, relayed, this network's, this machine's own."""
 
     def rank(address: str) -> int:
-        parts = address.split("/")
-        host = parts[2] if len(parts) > 2 else ""
         if is_relayed(address):
             return 1
         if is_public(address):
             return 0
-        return 3 if host.startswith("127.") or host in ("::1", "localhost") else 2
+        return 3 if is_loopback(address) else 2
 
     return tuple(sorted(addresses, key=rank))
 

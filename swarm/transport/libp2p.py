@@ -22,6 +22,7 @@ from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.core.records import Reach
 from swarm.transport.addresses import is_relayed, reach_of, split_peer, widest_first
+from swarm.transport.dialback import DIAL_BACK_PROTOCOL, DialBack, own_addresses
 from swarm.transport.handlers import HandlerTasks
 from swarm.transport.hivemind_import import P2P
 from swarm.transport.options import NatOptions, check_port, daemon_flags, dialable, listen_address
@@ -114,6 +115,7 @@ class Libp2pTransport:
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks = HandlerTasks()
         self._streams: set[Libp2pStream] = set()
+        self._dial_back = DialBack(self)
         self._folder: Path | None = None
         self._closed = False
         self.p2p = p2p
@@ -159,6 +161,7 @@ class Libp2pTransport:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         transport._folder = folder
+        await transport.listen(DIAL_BACK_PROTOCOL, transport._dial_back.answer)
         return transport
 
     @classmethod
@@ -226,6 +229,11 @@ class Libp2pTransport:
         usable = [address for address in map(dialable, addresses) if address]
         if addresses and not usable:
             raise PeerUnreachableError(f"peer {peer} announces no address that can be dialled")
+        if usable and all(map(is_relayed, usable)):
+            await self._make_direct(peer, usable, timeout_s)
+        return await self._open(peer, protocol, usable, timeout_s)
+
+    async def _open(self, peer: PeerId, protocol: str, usable: Sequence[str], timeout_s: float) -> Libp2pStream:
         try:
             async with asyncio.timeout(timeout_s):
                 if usable:
@@ -245,6 +253,38 @@ class Libp2pTransport:
             await stream.close()
             raise self._gone()
         return stream
+
+    async def _make_direct(self, peer: PeerId, relayed: Sequence[str], timeout_s: float) -> None:
+        """Ask a peer that only a relay reaches to dial us; without success the relayed connection has to do."""
+        now_s = asyncio.get_running_loop().time()
+        own = own_addresses(self._addresses, relayed)
+        if not own or not self._dial_back.worth_asking(peer, now_s) or await self.is_direct(peer):
+            return
+        try:
+            stream = await self._open(peer, DIAL_BACK_PROTOCOL, relayed, timeout_s)
+        except PeerUnreachableError:
+            return  # the caller's own attempt will say why
+        await self._dial_back.ask(stream, own, now_s)
+
+    async def is_direct(self, peer: PeerId) -> bool:
+        """True if a connection to ``peer`` is open that needs no relay."""
+        try:
+            return any(not is_relayed(address) for address in await self._daemon.addresses_of(peer))
+        except (OSError, asyncio.IncompleteReadError, DaemonRefused):
+            return False
+
+    def busy_with(self, peer: PeerId) -> bool:
+        """True if any stream to or from ``peer`` is open."""
+        return any(stream.peer == peer for stream in self._streams)
+
+    async def reconnect(self, peer: PeerId, addresses: Sequence[str], timeout_s: float) -> None:
+        """Drop every connection to ``peer`` and make a new one; ``PeerUnreachableError`` if it fails."""
+        usable = [address for address in map(dialable, addresses) if address]
+        try:
+            await self._daemon.disconnect(peer)
+            await self._daemon.connect(peer, usable, timeout_s=timeout_s)
+        except (DaemonRefused, OSError, asyncio.IncompleteReadError) as error:
+            raise PeerUnreachableError(f"cannot dial peer {peer} back: {_reason(str(error))}") from error
 
     async def close(self) -> None:
         """See ``Transport.close``. Ends the daemon and waits for it."""

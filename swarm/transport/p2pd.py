@@ -116,6 +116,18 @@ class Daemon:
         )
         await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=request))
 
+    async def disconnect(self, peer: str) -> None:
+        """Drop every connection to ``peer``."""
+        request = p2pd_pb2.DisconnectRequest(peer=PeerID.from_base58(peer).to_bytes())
+        await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=request))
+
+    async def addresses_of(self, peer: str) -> tuple[str, ...]:
+        """Where the open connections to ``peer`` lead; empty without any."""
+        wanted = PeerID.from_base58(peer).to_bytes()
+        answer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        raws = [raw for found in answer.peers if found.id == wanted for raw in found.addrs]
+        return tuple(text for raw in raws if (text := multiaddr.to_text(raw)))
+
     async def open_stream(
         self, peer: str, protocol: str, *, timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

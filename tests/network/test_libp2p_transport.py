@@ -227,6 +227,33 @@ async def test_a_node_behind_a_relay_is_reached_through_it(create: Create) -> No
     assert stream.peer == hidden.peer_id
 
 
+async def test_a_hidden_node_dials_back_and_the_relay_is_needed_no_more(create: Create) -> None:
+    """The relay may go: the stream that was opened through it is on a direct connection."""
+    relay = await create(nat=NatOptions(reachability="public"))
+    hidden = await create(initial_peers=[address_of(relay)], nat=NatOptions(relays=(address_of(relay),)))
+
+    async def echo(stream: Stream) -> None:
+        while True:
+            await stream.write(await stream.read_exactly(64 * 1024))
+
+    await hidden.listen("/echo/1", echo)
+    await hidden.refresh()
+    relayed = [address for address in hidden.addresses if address.endswith("/p2p-circuit")]
+    client = await create()
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                stream = await client.dial(hidden.peer_id, "/echo/1", addresses=relayed)
+                break
+            except PeerUnreachableError:
+                await asyncio.sleep(0.1)
+    assert await client.is_direct(hidden.peer_id)
+    await relay.close()
+    for _ in range(8):  # four times what a relayed connection may carry
+        await stream.write(bytes(64 * 1024))
+        assert await stream.read_exactly(64 * 1024) == bytes(64 * 1024)
+
+
 async def test_a_daemon_that_dies_is_reported(create: Create) -> None:
     server, client = await create(), await create()
     await server.listen("/hold/1", hold)
