@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeClient, step
-from harness import Swarm, until
+from harness import Node, Swarm, until
 
 from swarm.core.errors import GenerationInterruptedError, NoRouteError, PeerLostError
 from swarm.server.config import ServerConfig
@@ -40,40 +40,37 @@ def brake() -> Iterator[Brake]:
     built.released.set()
 
 
+async def held_up(swarm: Swarm, brake: Brake, config: ServerConfig | None = None) -> tuple[Node, FakeClient, Any]:
+    """A server whose engine stands still inside a session's forward, its client, and the control stream."""
+    [node] = await swarm.serve("0:5", config=config)
+    client = FakeClient(swarm)
+    control, link = await client.session(node)
+    node.engine.before = brake  # type: ignore[attr-defined]
+    await link.send(step(rows=3), pack_ids(IDS))
+    await until(brake.entered.is_set)
+    return node, client, control
+
+
 # -- a session that ends while its forward runs ----------------------------------------------------------------
 
 
 async def test_kv_is_freed_only_after_the_forward_that_uses_it(swarm: Swarm, brake: Brake) -> None:
-    [node] = await swarm.serve("0:5")
-    client = FakeClient(swarm)
-    control, link = await client.session(node)
-    engine: Any = node.engine
-    engine.before = brake
-    await link.send(step(rows=3), pack_ids(IDS))
-    await until(brake.entered.is_set)
+    node, client, control = await held_up(swarm, brake)
     await control.send(Close())
     await until(lambda: len(node.server.table) == 0)
     assert node.engine.free_tokens == 4096 - 64, "the forward still writes there"
     brake.released.set()
-    engine.before = None
     await swarm.check_free()
     assert node.engine.free_tokens == 4096, "and exactly once"
     await client.close()
 
 
 async def test_a_server_may_leave_while_a_forward_runs(swarm: Swarm, brake: Brake) -> None:
-    [node] = await swarm.serve("0:5")
-    client = FakeClient(swarm)
-    _, link = await client.session(node)
-    engine: Any = node.engine
-    engine.before = brake
-    await link.send(step(rows=3), pack_ids(IDS))
-    await until(brake.entered.is_set)
+    node, client, _ = await held_up(swarm, brake)
     timer = threading.Timer(0.05, brake.released.set)  # the loop is blocked while it waits for the thread
     timer.start()
     await node.server.leave()
     timer.join()
-    engine.before = None
     assert node.engine.free_tokens == 4096
     await client.close()
 
@@ -175,14 +172,7 @@ async def test_an_idle_session_is_closed_everywhere_and_opens_again_by_itself(sw
 
 
 async def test_a_long_forward_is_not_idleness(swarm: Swarm, brake: Brake) -> None:
-    config = ServerConfig(idle_timeout_s=5.0)
-    [node] = await swarm.serve("0:5", config=config)
-    client = FakeClient(swarm)
-    control, link = await client.session(node)
-    engine: Any = node.engine
-    engine.before = brake
-    await link.send(step(rows=3), pack_ids(IDS))
-    await until(brake.entered.is_set)
+    _, client, control = await held_up(swarm, brake, ServerConfig(idle_timeout_s=5.0))
     loop: Any = asyncio.get_running_loop()
     loop.now_s += 60.0  # the thread stands still, so virtual time does; an hour-long forward would not
     await until(lambda: True)

@@ -223,6 +223,7 @@ class Kit:
     fill = staticmethod(fill)
     whole = staticmethod(whole_model)
     vocab = VOCAB
+    base = BASE
 
     def __init__(self) -> None:
         self.configs = configs() | extra_configs()

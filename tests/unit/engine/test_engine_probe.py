@@ -21,19 +21,6 @@ from swarm.core.spans import Span
 from swarm.engine.family import build_span
 from swarm.engine.probe import NOT_SERVED, window_of
 
-SMALL = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-
 
 @pytest.mark.parametrize("longest", [10, 128, 4096])
 def test_causal_has_no_window(longest) -> None:
@@ -73,22 +60,22 @@ def _matches(kit, config) -> None:
 
 def test_a_window_made_by_mask_alone(kit) -> None:
     """PhiMoE tells its attention nothing of the window, and has no list of layer types."""
-    config = PhimoeConfig(**SMALL, sliding_window=6, num_local_experts=4, num_experts_per_tok=2)
+    config = PhimoeConfig(**kit.base, sliding_window=6, num_local_experts=4, num_experts_per_tok=2)
     model = build_span(config, Span(0, 2), embeddings=False, head=False)
     assert [shape.window for shape in model.shapes] == [6, 6]
     _matches(kit, config)
 
 
 def test_a_norm_without_weights(kit) -> None:
-    _matches(kit, OlmoConfig(**SMALL))
+    _matches(kit, OlmoConfig(**kit.base))
 
 
 def test_complex_rotary_tables(kit) -> None:
     mla = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
     moe = {"n_routed_experts": 4, "moe_intermediate_size": 24, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
-    _matches(kit, DeepseekV2Config(**(SMALL | {"num_key_value_heads": 4}), **mla, **moe, n_group=1, topk_group=1))
+    _matches(kit, DeepseekV2Config(**(kit.base | {"num_key_value_heads": 4}), **mla, **moe, n_group=1, topk_group=1))
 
 
-def test_layers_that_attend_twice_are_refused() -> None:
+def test_layers_that_attend_twice_are_refused(kit) -> None:
     with pytest.raises(UnsupportedFamilyError, match=r"diffllama.*attends 2 times"):
-        build_span(DiffLlamaConfig(**SMALL), Span(0, 2), embeddings=False, head=False)
+        build_span(DiffLlamaConfig(**kit.base), Span(0, 2), embeddings=False, head=False)
