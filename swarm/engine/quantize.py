@@ -93,11 +93,14 @@ def quantized_linear(linear: nn.Linear, quantization: str) -> nn.Module:
 
 
 def held_bytes(module: nn.Module) -> int:
-    """Bytes of memory that parameters, buffers and quantization scales of ``module`` take; shared ones count once."""
+    """Bytes of memory that parameters, buffers and quantization scales of ``module`` take; shared ones count once.
+
+    What is offloaded to the CPU, and so on meta here, counts with the size it will have.
+    """
     tensors: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
     for parameter in module.parameters():
         state = getattr(parameter, "quant_state", None)
         scales = getattr(state, "absmax", None), getattr(parameter, "SCB", None)
         tensors += [scale for scale in scales if isinstance(scale, torch.Tensor)]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
+    storages = ((tensor, tensor.untyped_storage()) for tensor in tensors)
+    return sum({storage.data_ptr() or id(tensor): storage.nbytes() for tensor, storage in storages}.values())

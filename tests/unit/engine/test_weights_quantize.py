@@ -116,6 +116,15 @@ def test_only_plain_linear_layers_are_replaced() -> None:
     assert held_bytes(stack) < before
 
 
+def test_held_bytes_count_shared_weights_once_and_offloaded_ones_too() -> None:
+    tied = nn.ModuleList([nn.Linear(8, 4, bias=False), nn.Linear(8, 4, bias=False)])
+    assert held_bytes(tied) == 2 * 8 * 4 * 4
+    tied[1].weight = tied[0].weight
+    assert held_bytes(tied) == 8 * 4 * 4
+    offloaded = nn.ModuleList([nn.Linear(8, 4, bias=False, device="meta") for _ in range(3)])
+    assert held_bytes(offloaded) == 3 * 8 * 4 * 4
+
+
 def test_what_bitsandbytes_cannot_do_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     check_quantization("none", torch.device("cpu"))
     with pytest.raises(ConfigError, match="int8, nf4"):
