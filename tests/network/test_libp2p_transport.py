@@ -249,7 +249,7 @@ async def test_a_hidden_node_dials_back_and_the_relay_is_needed_no_more(create: 
                 await asyncio.sleep(0.1)
     assert await client.is_direct(hidden.peer_id)
     await relay.close()
-    for _ in range(8):  # four times what a relayed connection may carry
+    for _ in range(8):
         await stream.write(bytes(64 * 1024))
         assert await stream.read_exactly(64 * 1024) == bytes(64 * 1024)
 
