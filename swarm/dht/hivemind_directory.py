@@ -26,6 +26,7 @@ from swarm.dht.hivemind_import import (
     PeerID,
     RecordValidatorBase,
 )
+from swarm.dht.storage import bound
 
 RPC_TIMEOUT_S = 3.0
 """A node that does not answer one request in this time is passed over."""
@@ -49,13 +50,13 @@ class RecordGate(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
     """Judges every entry this node is asked to store, and every entry another node answers with.
 
     An entry passes if it is one of our announcements: under the key of its model and its signer's subkey, signed by
-    that peer, with the entry's expiry equal to the signed one and at most ten minutes ahead. So a plain value cannot
-    wipe a key, nobody overwrites another's record, and what cannot be decoded never reaches hivemind's reader, which
-    would hang on it. ``dropped`` counts what did not pass, by reason.
+    that peer, with the entry's expiry equal to the signed one. So a plain value cannot wipe a key, nobody overwrites
+    another's record, and what cannot be decoded never reaches hivemind's reader, which would hang on it. One bad entry
+    spoils a whole answer, so nothing here depends on the reader's clock. ``dropped`` counts what did not pass, by
+    reason.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, bytes], Announcement] = OrderedDict()
         self.dropped: Counter[str] = Counter()
 
@@ -68,8 +69,6 @@ class RecordGate(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
             announcement = self.read(subkey, value, now_s=record.expiration_time - 1.0)
             if abs(announcement.expires_s - record.expiration_time) > _EXPIRY_SLACK_S:
                 raise BadRecordError("stored until another time than the signed one", peer=subkey)
-            if record.expiration_time > self._clock.wall_s() + MAX_RECORD_LIFETIME_S + CLOCK_SKEW_S:
-                raise BadRecordError("lives too long", peer=subkey)
             if DHTID.generate(source=announcement_key(announcement.model)).to_bytes() != record.key:
                 raise BadRecordError("stored under another model's key", peer=subkey)
         except PeerError as error:
@@ -106,6 +105,7 @@ class HivemindDirectory:
         self._gate = gate
         self._clock = clock
         self._initial_peers = initial_peers
+        self._storage = bound(node.protocol, clock)
         self._closed = False
 
     @classmethod
@@ -120,7 +120,7 @@ class HivemindDirectory:
         peers = tuple(initial_peers)
         for address in peers:
             _peer_of(address)
-        gate = RecordGate(clock)
+        gate = RecordGate()
         node = await DHTNode.create(
             p2p=p2p,
             wait_timeout=RPC_TIMEOUT_S,
@@ -147,8 +147,10 @@ class HivemindDirectory:
     async def announce(self, record: bytes, announcement: Announcement) -> None:
         """See ``Directory.announce``."""
         await self._rejoin_if_alone()
+        key = announcement_key(announcement.model)
+        self._storage.reserve(DHTID.generate(source=key), announcement.peer)
         store = self._node.store(
-            announcement_key(announcement.model),
+            key,
             record,
             expiration_time=float(announcement.expires_s),
             subkey=announcement.peer,
@@ -157,7 +159,7 @@ class HivemindDirectory:
         if await self._bounded(store, "store the announcement"):
             return
         # hivemind reports what the slowest node said, so one liar's "no" hides four honest nodes' "yes".
-        found = await self._lookup(announcement_key(announcement.model))
+        found = await self._lookup(key)
         entry = found.value.get(announcement.peer) if found is not None and isinstance(found.value, dict) else None
         if entry is None or entry.value != record:
             raise NetworkError(

@@ -11,6 +11,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from hivemind.dht import DHTNode
     from hivemind.dht.routing import DHTID
+    from hivemind.dht.storage import DHTLocalStorage
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import PeerID
     from hivemind.utils import MSGPackSerializer
@@ -21,4 +22,13 @@ use_hivemind_log_handler("nowhere")
 logging.addLevelName(logging.WARNING, "WARNING")
 logging.getLogger("hivemind").setLevel(_level or logging.CRITICAL)
 
-__all__ = ["DHTID", "DHTNode", "DHTRecord", "MSGPackSerializer", "Multiaddr", "PeerID", "RecordValidatorBase"]
+__all__ = [
+    "DHTID",
+    "DHTLocalStorage",
+    "DHTNode",
+    "DHTRecord",
+    "MSGPackSerializer",
+    "Multiaddr",
+    "PeerID",
+    "RecordValidatorBase",
+]

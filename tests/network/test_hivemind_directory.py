@@ -15,7 +15,7 @@ from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
 from swarm.core.records import Announcement, State, sign_announcement
 from swarm.dht.hivemind_directory import HivemindDirectory, RecordGate, announcement_key
-from swarm.dht.hivemind_import import DHTID, DHTRecord, MSGPackSerializer
+from swarm.dht.hivemind_import import DHTID, DHTLocalStorage, DHTRecord, MSGPackSerializer
 from swarm.runtime.clock import SystemClock
 from swarm.transport.addresses import join_peer
 from swarm.transport.libp2p import Libp2pTransport
@@ -139,6 +139,7 @@ async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: 
     await first[1].announce(record, announcement)
     node, key, far_s = liar[1]._node, announcement_key(str(MODEL)), announcement.expires_s + 100
     node.protocol.record_validator = None  # the liar's own node lets everything pass
+    node.protocol.storage = DHTLocalStorage()
     forged = MSGPackSerializer.dumps(signed(other)[0])
     for value, subkey in (
         (b"wipe", None),
@@ -158,7 +159,7 @@ async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: 
 
 
 async def test_a_record_of_another_model_cannot_stand_under_this_one(create: Create) -> None:
-    gate = RecordGate(SystemClock())
+    gate = RecordGate()
     (identity,) = identities(1)
     record, announcement = signed(identity, model=OTHER)
 
@@ -221,3 +222,29 @@ async def test_after_close_every_call_says_so_and_the_transport_lives_on(create:
     again = await HivemindDirectory.create(transport.p2p, [], SystemClock())
     assert await again.servers(MODEL) == []
     await again.close()
+
+
+async def test_a_stranger_hides_nobody_by_what_it_stores(create: Create) -> None:
+    """A cached record that outlives the stored ones, a full key, and a record that lives as long as one may."""
+    first = await create()
+    stranger = await create(first, client_mode=True)
+    reader = await create(first, client_mode=True)
+    server, *crowd = identities(1200)
+    await first[1].announce(*signed(server))
+    protocol, peer = stranger[1]._node.protocol, first[1]._node.protocol.p2p.peer_id
+    key = DHTID.generate(source=announcement_key(str(MODEL)))
+    made = [signed(identity, lifetime_s=600, addresses=("/dns4/" + "a" * 190,) * 12) for identity in crowd]
+    for records, in_cache in ((made[:1], True), (made[:500], False), (made[500:], False)):
+        stored = await protocol.call_store(
+            peer,
+            [key] * len(records),
+            [MSGPackSerializer.dumps(record) for record, _ in records],
+            [announcement.expires_s for _, announcement in records],
+            subkeys=[announcement.peer for _, announcement in records],
+            in_cache=in_cache,
+        )
+        assert stored is not None
+        assert not (in_cache and any(stored))
+    assert server.peer_id in await peers_seen(reader[1])
+    await first[1].announce(*signed(server, lifetime_s=90))
+    assert server.peer_id in await peers_seen(reader[1])
