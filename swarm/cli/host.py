@@ -207,7 +207,7 @@ class Host:
             f"span      {info.span} of {info.layer_count} layers"
             + (", with embeddings" if info.embeddings else "")
             + (", with LM head" if info.head else ""),
-            f"device    {info.device}, {announced.numerics}",
+            f"device    {' and '.join(opened.devices)}, {announced.numerics}",
             f"memory    {human_bytes(info.memory_bytes)} of weights, KV for {announced.kv_tokens} tokens "
             f"(up to {human_bytes(kv_bytes)})",
             f"reach     {announced.reach.value}",
@@ -222,7 +222,7 @@ class Host:
             peer=announced.peer,
             model=announced.model,
             span=[info.span.start, info.span.end],
-            device=info.device,
+            device=",".join(opened.devices),
             numerics=str(announced.numerics),
             memory_bytes=info.memory_bytes,
             kv_tokens=announced.kv_tokens,

@@ -32,10 +32,11 @@ class SpanRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSpan:
-    """A running engine, and what its owner should be told loudly (empty if nothing)."""
+    """A running engine, and what its owner should be told loudly (empty if nothing); every device it computes on."""
 
     engine: SpanEngine
     note: str
+    devices: tuple[str, ...]
 
 
 def open_span(files: WeightFiles, request: SpanRequest, progress: Progress) -> OpenedSpan:
@@ -52,7 +53,8 @@ def open_span(files: WeightFiles, request: SpanRequest, progress: Progress) -> O
     )
     kv_tokens = request.kv_tokens if request.kv_tokens is not None else _default_kv_tokens(loaded)
     options = EngineOptions(kv_tokens=kv_tokens, dtype=loaded.dtype, quantization=loaded.quantization)
-    return OpenedSpan(SpanEngine(loaded.model, options), loaded.note)
+    devices = tuple(sorted(set(loaded.devices.values()))) or (loaded.device,)
+    return OpenedSpan(SpanEngine(loaded.model, options), loaded.note, devices)
 
 
 def _default_kv_tokens(loaded: LoadedSpan) -> int:
