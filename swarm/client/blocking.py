@@ -188,7 +188,7 @@ class Session:
         return TextStream(await self._loop.bridge(self._inner.stream(prompt, progress=progress, **options)), self._loop)
 
     def close(self) -> None:
-        """Free the KV at every server. Idempotent."""
+        """Free the KV at every server; the tokens stay, and a later call opens a new chain. Idempotent."""
         if not self._loop.closed:
             self._loop.run(self._inner.close())
 

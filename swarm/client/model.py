@@ -95,6 +95,8 @@ class AsyncSwarmModel:
 
         If one fails the others are cancelled and its error is raised.
         """
+        if not isinstance(prompts, Sequence):
+            raise MisuseError(f"a prompt is text or a list of texts, not {type(prompts).__name__}")
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.generate(prompt, progress=progress, **options)) for prompt in prompts]
@@ -153,11 +155,9 @@ class AsyncSwarmModel:
     def plan_tokens(self, prompt_tokens: int, request: Request, room: int) -> int:
         """New tokens to allow; ``PromptTooLongError`` if prompt and answer do not fit in ``room``."""
         wanted = request.max_new_tokens
-        if wanted is None:
-            check_room(prompt_tokens, 1, room)
-            return min(DEFAULT_NEW_TOKENS, room - prompt_tokens)
-        check_room(prompt_tokens, wanted, room)
-        return wanted
+        whose = "session's max_tokens" if room < self.parts.files.context_tokens else "model's context"
+        check_room(prompt_tokens, wanted or 1, room, whose=whose)
+        return wanted or min(DEFAULT_NEW_TOKENS, room - prompt_tokens)
 
     def _one_off(self, prompt: str | None, options: Options) -> AsyncSession:
         request = self.read(options)

@@ -179,11 +179,10 @@ class ChainOpener:
         return True
 
 
-def check_room(prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
-    """Raise ``PromptTooLongError`` with the figures if prompt and answer do not fit the model's context."""
-    if prompt_tokens + max_new_tokens > context_tokens:
+def check_room(prompt_tokens: int, max_new_tokens: int, room: int, *, whose: str) -> None:
+    """Raise ``PromptTooLongError`` with the figures if prompt and answer do not fit the ``room`` tokens there are."""
+    if prompt_tokens + max_new_tokens > room:
         raise PromptTooLongError(
-            f"{prompt_tokens} prompt tokens and {max_new_tokens} new ones do not fit the model's context of "
-            f"{context_tokens}",
+            f"{prompt_tokens} prompt tokens and {max_new_tokens} new ones do not fit the {whose} of {room}",
             hint="shorten the prompt or lower max_new_tokens",
         )

@@ -229,7 +229,7 @@ class HivemindDirectory:
             told = "; ".join(f"{address}: {why}" for address, why in zip(self._initial_peers, reasons, strict=True))
             raise PeerUnreachableError(
                 f"no initial peer answered ({told})",
-                hint="check that one of them is running and its port open, or start a new swarm without initial peers",
+                hint="check that one of them is running and its port open",
             )
         async with asyncio.timeout(CALL_TIMEOUT_S):
             await self._node.find_nearest_nodes([self._node.node_id])

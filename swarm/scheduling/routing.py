@@ -91,7 +91,7 @@ def _objection(server: Announcement, needs: RouteNeeds) -> str | None:
     if server.state is not State.ONLINE:
         return f"are {server.state.value}"
     if server.peer_id in needs.excluded:
-        return "are excluded by this client"
+        return "have just failed this client"
     if server.reach is Reach.UNREACHABLE:
         return "cannot be reached"
     if room < needs.kv_tokens:

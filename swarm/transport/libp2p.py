@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ _STRAGGLERS_S = 0.5
 _GRACE_S = 2.0
 _JOIN_LIMIT_BYTES = 128 * 1024
 _REASON_CHARS = 300
+_PREAMBLE = re.compile(r"(?:failed to dial(?: \w+)?: )*(?:all dials failed )?(?:\* )?")
 
 
 class Libp2pStream:
@@ -360,7 +362,7 @@ async def _join(daemon: Daemon, initial_peers: tuple[str, ...]) -> None:
             told = "; ".join(f"{where}: {why.result()}" for where, why in zip(initial_peers, attempts, strict=True))
             raise PeerUnreachableError(
                 f"no initial peer answered ({told})",
-                hint="check that one of them is running and its port open, or start a new swarm without initial peers",
+                hint="check that one of them is running and its port open",
             )
     finally:
         for task in attempts:
@@ -389,5 +391,5 @@ def _read_identity(path: Path) -> Identity:
 
 
 def _reason(text: str) -> str:
-    """libp2p's reason in one bounded line."""
-    return " ".join(text.split())[:_REASON_CHARS]
+    """libp2p's reason in one bounded line, without what every failed dial begins with."""
+    return _PREAMBLE.sub("", " ".join(text.split()), count=1).replace(" * [", "; [")[:_REASON_CHARS]

@@ -130,7 +130,7 @@ async def test_a_full_session_says_so_and_goes_on_after_a_truncation(swarm: Swar
     await swarm.serve()
     session = swarm.client().session(max_tokens=20)
     await session.generate("twelve chars", max_new_tokens=6, ignore_eos=True)
-    with pytest.raises(PromptTooLongError, match="20"):
+    with pytest.raises(PromptTooLongError, match="session's max_tokens of 20"):
         await session.generate("more than two", **OPTIONS)
     session.truncate(4)
     result = await session.generate("go", **OPTIONS)
@@ -303,6 +303,11 @@ async def test_one_failing_prompt_of_a_list_cancels_the_others(swarm: Swarm) -> 
     with pytest.raises(PromptTooLongError):
         await swarm.client().generate_many(["x", "y" * 700], **ENDLESS)
     await swarm.check_free()
+
+
+async def test_a_prompt_that_is_no_text_is_told_so(swarm: Swarm) -> None:
+    with pytest.raises(MisuseError, match="not int"):
+        await swarm.client().generate_many(5, **OPTIONS)
 
 
 async def test_a_chain_that_died_between_calls_is_replaced(swarm: Swarm) -> None:

@@ -240,7 +240,7 @@ def test_records_of_another_layer_count_are_not_this_model() -> None:
         (
             [server("a", 0, 6), server("b", 6, 7, state=State.DRAINING), server("c", 5, 7)],
             RouteNeeds(excluded=frozenset({PeerId("c")})),
-            "layer 6 is held, but only by servers that are draining or are excluded by this client",
+            "layer 6 is held, but only by servers that are draining or have just failed this client",
         ),
         (
             [server("a", 0, 7, reach=Reach.UNREACHABLE)],
