@@ -20,7 +20,7 @@ LINE_CHARS = 100
 
 TRUST = """\
 what the answer is worth: servers are strangers. Their replies are *attributed* to the peer ids shown
-with the result; whether they computed right is at best *spot-checked*; nothing is *confidential*:
+with the result; that they computed right is not *spot-checked* yet; nothing is *confidential*:
 whoever holds the first layers can read your prompt, and with the remote head the last one sees the answer.
 """
 

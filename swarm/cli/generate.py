@@ -20,14 +20,14 @@ from swarm.runtime.logs import printable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Answer one prompt; the text goes to standard output as it comes."
-    parser.add_argument("prompt", help='the prompt, or "-" to read it from standard input')
+    parser.add_argument("prompt", nargs="?", help='the prompt, or "-" to read it from standard input')
     parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object instead")
     add_question_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    prompt = read_prompt(options.prompt)
+    prompt = read_prompt(_prompt(options))
     asked = question_options(options)
     line = PrefillLine()
     with connect(options) as model:
@@ -51,6 +51,13 @@ def run(options: argparse.Namespace) -> int:
             print(flush=True)
             print(summary(stream.result), file=sys.stderr)
     return 0
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    """The prompt, also where argparse took it for one more address: ``--initial-peers ADDRESS "Hello"``."""
+    if options.prompt is None and not options.initial_peers[-1].startswith("/"):
+        options.prompt = options.initial_peers.pop()
+    return options.prompt or ""
 
 
 def safe(piece: str) -> str:

@@ -63,6 +63,7 @@ def own(tmp_path: Path) -> tuple[str, ...]:
         ((*FIRST, "--port", "70000"), 2, ("--port 70000", "any free one")),
         (("swarm", "generate", " ", "--model", "demo", "--initial-peers", NOBODY), 2, ("prompt is empty", "pipe")),
         (("swarm", "generate", "x", "--model", "demo", "--initial-peers", "x"), 2, ("--initial-peers: 'x'", "/p2p/")),
+        (("swarm", "generate", "--initial-peers", NOBODY), 2, ("prompt is empty", "pipe")),
         (("swarm", "fetch", "/no/such/folder"), 2, ("/no/such/folder", "(")),
     ],
 )  # fmt: skip
@@ -111,12 +112,14 @@ def test_a_taken_port(own: tuple[str, ...]) -> None:
     [
         (*JOIN, NOBODY),
         ("swarm", "generate", "Hello", "--model", "demo", "--initial-peers", NOBODY),
+        ("swarm", "generate", "--initial-peers", NOBODY, "Hello"),
     ],
-    ids=["server", "generate"],
+    ids=["server", "generate", "generate, prompt last"],
 )
 def test_nobody_answers(arguments: tuple[str, ...], own: tuple[str, ...]) -> None:
     done = ended(*arguments, *own)
     check_one_line(done, 4, "no initial peer answered", NOBODY, "refused", "check that one of them is running")
+    assert "failed to dial" not in done.stderr
 
 
 def test_never_ready_if_strangers_cannot_reach_it(own: tuple[str, ...]) -> None:

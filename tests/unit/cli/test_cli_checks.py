@@ -27,7 +27,18 @@ def test_a_whole_address_passes() -> None:
     check_addresses("--announce", ["/dns4/example.org/tcp/31337"], with_peer=False)
 
 
-@pytest.mark.parametrize("text", ["192.0.2.1:31337", "/ip4", "/ip4/192.0.2.1/tcp/31337"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "192.0.2.1:31337",
+        "/ip4",
+        "/ip4/192.0.2.1/tcp/31337",
+        "/ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...",
+        f"/ip4/192.0.2/tcp/31337/p2p/{PEER}",
+        f"/ip4/192.0.2.1/tcp/31337/p2p/{PEER},/ip4/192.0.2.2/tcp/31337/p2p/{PEER}",
+    ],
+)
 def test_a_cut_address_is_named(text: str) -> None:
-    with pytest.raises(ConfigError, match="--initial-peers"):
+    with pytest.raises(ConfigError, match="--initial-peers") as caught:
         check_addresses("--initial-peers", [text])
+    assert "/p2p/" in str(caught.value.hint)
