@@ -10,13 +10,14 @@ from swarm.core.version import VERSION as __version__
 if TYPE_CHECKING:
     from swarm.client.blocking import SwarmModel
     from swarm.client.results import GenerationResult
-    from swarm.core.errors import SwarmError
+    from swarm.core.errors import GenerationInterruptedError, SwarmError
 
-__all__ = ["GenerationResult", "SwarmError", "SwarmModel", "__version__"]
+__all__ = ["GenerationInterruptedError", "GenerationResult", "SwarmError", "SwarmModel", "__version__"]
 
 _LAZY = {
     "SwarmModel": "swarm.client.blocking",
     "GenerationResult": "swarm.client.results",
+    "GenerationInterruptedError": "swarm.core.errors",
     "SwarmError": "swarm.core.errors",
 }
 

@@ -12,8 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from swarm.client.blocking import SwarmModel
-from swarm.core.errors import GenerationInterruptedError, SwarmError
+from swarm import GenerationInterruptedError, SwarmError, SwarmModel
 
 PROMPT = "Once upon a time, in a village between two rivers, there lived"
 NEW_TOKENS = 40
