@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,14 @@ SILENCE_S = 2.0
 LINGER_S = 10.0
 """How long a pair's beat goes on after its last session, since the next one often comes soon."""
 REDIAL_S = 1.0
+MAX_REDIAL_S = 8.0
+"""The pause before another dial doubles up to this, so that a dead address is not hammered."""
+ECHO_PAUSE_S = 0.01
+"""After each echo: a flood of beats costs a hundred answers a second."""
+ECHO_IDLE_S = 30.0
+"""A stream without a beat for this long is given up."""
+MAX_ECHOES_PER_PEER = 8
+"""Beats of one peer id that are answered at once; a peer needs one."""
 RTT_WEIGHT = 0.2
 """Weight of the newest measurement in the smoothed RTT."""
 
@@ -67,10 +76,11 @@ class PulseKeeper:
         self._transport = transport
         self._clock = clock
         self._pairs: dict[PeerId, _Pair] = {}
+        self._echoes: Counter[PeerId] = Counter()
 
     async def serve(self) -> None:
         """Answer other peers' beats from now on."""
-        await self._transport.listen(PULSE_PROTOCOL, _echo)
+        await self._transport.listen(PULSE_PROTOCOL, self._echo)
 
     def hold(self, peer: PeerId, addresses: Sequence[str], on_silent: OnSilent) -> Hold:
         """Keep a beat to ``peer`` going until ``release``. Returns at once; the stream opens in the background."""
@@ -104,12 +114,15 @@ class PulseKeeper:
 
     async def _run(self, pair: _Pair) -> None:
         """Dial, beat, and when the stream breaks dial again, for as long as somebody holds the peer."""
-        while pair.holds or pair.idle_s < LINGER_S:
+        redial_s, linger_s = REDIAL_S, 0.0
+        while pair.holds or pair.idle_s < linger_s:
             try:
                 stream = await self._transport.dial(pair.peer, PULSE_PROTOCOL, addresses=pair.addresses)
             except NetworkError:
-                await self._pause(pair, REDIAL_S)
+                await self._pause(pair, redial_s)
+                redial_s = min(2 * redial_s, MAX_REDIAL_S)
                 continue
+            redial_s, linger_s = REDIAL_S, LINGER_S
             pair.sent = pair.heard = 0
             pair.sent_s.clear()
             listener = asyncio.create_task(self._listen(pair, stream))
@@ -155,8 +168,19 @@ class PulseKeeper:
                 hold.told = True
                 hold.on_silent(f"peer {pair.peer[-8:]} has been silent for {SILENCE_S:g} s")
 
-
-async def _echo(stream: Stream) -> None:
-    """Send every beat back until the stream ends."""
-    while True:
-        await stream.write(await stream.read_exactly(_BEAT.size))
+    async def _echo(self, stream: Stream) -> None:
+        """Send beats back until the stream ends or none comes any more."""
+        if self._echoes[stream.peer] >= MAX_ECHOES_PER_PEER:
+            return
+        self._echoes[stream.peer] += 1
+        try:
+            while True:
+                async with asyncio.timeout(ECHO_IDLE_S):
+                    await stream.write(await stream.read_exactly(_BEAT.size))
+                await self._clock.sleep(ECHO_PAUSE_S)
+        except TimeoutError:
+            return
+        finally:
+            self._echoes[stream.peer] -= 1
+            if not self._echoes[stream.peer]:
+                del self._echoes[stream.peer]

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from swarm.core.errors import PeerLostError
 from swarm.core.keys import Identity
 from swarm.runtime.clock import VirtualClock
 from swarm.transport.memory import LinkShape, MemoryNetwork
-from swarm.transport.pulse import INTERVAL_S, LINGER_S, SILENCE_S, PulseKeeper
+from swarm.transport.protocol import Stream
+from swarm.transport.pulse import (
+    ECHO_PAUSE_S,
+    INTERVAL_S,
+    LINGER_S,
+    MAX_ECHOES_PER_PEER,
+    PULSE_PROTOCOL,
+    SILENCE_S,
+    PulseKeeper,
+)
 
-HERE, THERE = Identity(bytes([1] * 32)), Identity(bytes([2] * 32))
+HERE, THERE, STRANGER = (Identity(bytes([n] * 32)) for n in (1, 2, 3))
 
 
 class Pair:
@@ -110,3 +122,52 @@ async def test_two_sessions_over_one_pair_share_one_stream() -> None:
             pair.here.hold(THERE.peer_id, (), pair.told.append)
         await pair.clock.advance(1.0)
         assert 9 <= beats.count(HERE.peer_id) <= 12
+
+
+async def test_a_flood_of_beats_is_answered_slowly() -> None:
+    async with Pair() as pair:
+        stream = await pair.network.transport(STRANGER).dial(THERE.peer_id, PULSE_PROTOCOL)
+        echoes: list[str] = []
+        pair.network.tap(lambda source, target, protocol, data: echoes.append(source) or data)
+        await stream.write(bytes(4 * 1000))
+        await pair.clock.advance(1.0)
+        assert 50 <= echoes.count(THERE.peer_id) <= 1.0 / ECHO_PAUSE_S + 1
+
+
+async def test_one_peer_gets_few_echoes_at_once_and_has_them_back() -> None:
+    async with Pair() as pair:
+        caller = pair.network.transport(STRANGER)
+        streams = [await caller.dial(THERE.peer_id, PULSE_PROTOCOL) for _ in range(MAX_ECHOES_PER_PEER)]
+        await pair.clock.settle()
+        refused = await caller.dial(THERE.peer_id, PULSE_PROTOCOL)
+        with pytest.raises(PeerLostError):
+            await refused.read_exactly(4)
+        await streams[0].close()
+        await pair.clock.settle()
+        another = await caller.dial(THERE.peer_id, PULSE_PROTOCOL)
+        await another.write(b"beat")
+        assert await another.read_exactly(4) == b"beat"
+
+
+async def test_a_peer_that_cannot_be_dialled_is_not_hammered_and_not_waited_for() -> None:
+    async with Pair() as pair:
+        pair.network.cut(STRANGER.peer_id, THERE.peer_id)
+        dials = []
+        transport = pair.network.transport(STRANGER)
+        dial = transport.dial
+
+        async def counted(*args: Any, **options: Any) -> Stream:
+            dials.append(pair.clock.monotonic_s())
+            return await dial(*args, **options)
+
+        transport.dial = counted  # type: ignore[method-assign, assignment]
+        keeper = PulseKeeper(transport, pair.clock)
+        hold = keeper.hold(THERE.peer_id, (), pair.told.append)
+        await pair.clock.advance(60.0)
+        assert 3 <= len(dials) <= 12
+        keeper.release(hold)
+        await pair.clock.advance(10.0)
+        dials.clear()
+        await pair.clock.advance(3 * LINGER_S)
+        assert dials == []
+        await keeper.close()
