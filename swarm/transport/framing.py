@@ -13,6 +13,8 @@ from swarm.wire.messages import Message
 from swarm.wire.session import Channel, Phase, Role, StreamMachine
 
 _DISCARD_BYTES = 64 * 1024
+_BREATH_FRAMES = 16
+"""A read of what has come already never waits: after so many frames, whoever else has work in the loop gets a turn."""
 
 
 class FrameStream:
@@ -26,6 +28,7 @@ class FrameStream:
         self._machine = StreamMachine(channel, role)
         self._max_frame_bytes = max_frame_bytes
         self._sending = asyncio.Lock()
+        self._frames = 0
         # The frame being read: (header bytes, payload bytes) once known, then its message and whether it counts.
         self._lengths: tuple[int, int] | None = None
         self._judged: tuple[Message, bool] | None = None
@@ -64,6 +67,9 @@ class FrameStream:
         """
         try:
             while True:
+                self._frames += 1
+                if self._frames % _BREATH_FRAMES == 0:
+                    await asyncio.sleep(0)
                 message, counts = await self._read_head()
                 payload = await self._read_payload(keep=counts)
                 if counts:

@@ -12,6 +12,8 @@ from swarm.transport.protocol import Stream, StreamHandler
 
 MAX_INBOUND_STREAMS = 4096
 MAX_INBOUND_STREAMS_PER_PEER = 512
+SHARE = 8
+"""One peer may hold this fraction of what is left: where a few peers grab all they can, newcomers find room."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +35,9 @@ class HandlerTasks:
 
     def admits(self, peer: PeerId) -> bool:
         """False if ``peer`` or everybody together holds as many streams as allowed, or after ``close``."""
-        full = len(self._tasks) >= self._max_streams or self._per_peer[peer] >= self._max_per_peer
-        return not (self._closed or full)
+        left = self._max_streams - len(self._tasks)
+        allowed = min(self._max_per_peer, -(-left // SHARE))
+        return not self._closed and self._per_peer[peer] < allowed
 
     def start(self, protocol: str, handler: StreamHandler, stream: Stream) -> None:
         """Run ``handler`` on ``stream`` in a task of its own. The caller has asked ``admits`` first."""

@@ -268,3 +268,25 @@ async def test_closing_is_told_to_the_other_end() -> None:
         await server.receive()
     with pytest.raises(PeerLostError):
         await client.send(Noop())
+
+
+async def test_frames_that_lie_ready_leave_others_their_turn() -> None:
+    """Reading what has come never waits by itself, and a flood would stop everything else in the loop."""
+    left, right = pipe()
+    dialer, listener = FrameStream(left, Channel.LINK, Role.DIALER), FrameStream(right, Channel.LINK, Role.LISTENER)
+    await dialer.send(HELLO)
+    right.reader.feed_data(encode_head(Noop()) * 1000)
+    turns, reading = 0, True
+
+    async def other() -> None:
+        nonlocal turns
+        while reading:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(1001):
+        await listener.receive()
+    reading = False
+    await task
+    assert turns >= 50

@@ -232,25 +232,41 @@ async def test_links_break_at_random_by_the_seed() -> None:
     assert 3 < sum(counts) / 30 < 30  # the mean of a geometric distribution is 9
 
 
-async def test_an_unbounded_caller_is_turned_away() -> None:
-    tasks = HandlerTasks(max_streams=3, max_per_peer=2)
-    network = MemoryNetwork(VirtualClock())
+def grab(tasks: HandlerTasks, peer: PeerId) -> int:
+    """Open streams that stay until ``peer`` is turned away; how many it got."""
+    network, got = MemoryNetwork(VirtualClock()), 0
 
     async def hold(stream: Stream) -> None:
         await asyncio.Event().wait()
 
-    def stream(peer: PeerId) -> MemoryStream:
-        return network._pair(peer, A, "/t/1")[1]
+    while tasks.admits(peer):
+        tasks.start("/t/1", hold, network._pair(peer, A, "/t/1")[1])
+        got += 1
+    return got
 
-    for peer in (B, B, C):
-        assert tasks.admits(peer)
-        tasks.start("/t/1", hold, stream(peer))
-        assert len(tasks) <= 3
+
+async def test_an_unbounded_caller_is_turned_away() -> None:
+    tasks = HandlerTasks(max_streams=64, max_per_peer=2)
+    assert grab(tasks, B) == 2
     assert not tasks.admits(B)
-    assert not tasks.admits(C)
+    assert tasks.admits(C)
     await tasks.close()
     assert len(tasks) == 0
     assert not tasks.admits(C)
+
+
+async def test_where_a_few_grab_all_they_can_a_newcomer_finds_room_and_the_bound_holds() -> None:
+    tasks = HandlerTasks(max_streams=400, max_per_peer=50)
+    strangers = [PeerId(f"stranger {n}") for n in range(12)]
+    assert [grab(tasks, stranger) for stranger in strangers[:3]] == [45, 40, 35]
+    for stranger in strangers[3:]:
+        grab(tasks, stranger)
+    assert grab(tasks, C) >= 10
+    for n in range(1000):
+        grab(tasks, PeerId(f"another {n}"))
+    assert len(tasks) == 400
+    assert not tasks.admits(B)
+    await tasks.close()
 
 
 async def test_places_come_free_when_streams_end(network: MemoryNetwork) -> None:
