@@ -8,7 +8,7 @@ from swarm.core.errors import RefusedError
 from swarm.core.limits import PROTOCOL_MAJOR
 from swarm.core.records import Announcement, read_announcement
 from swarm.engine.work import SpanInfo
-from swarm.transport.addresses import is_public
+from swarm.transport.addresses import is_neighbour, is_public
 from swarm.wire.messages import Open
 
 
@@ -35,17 +35,17 @@ def check_open(opened: Open, info: SpanInfo, announced: Announcement) -> None:
 def check_following(record: bytes, opened: Open, announced: Announcement, now_s: float) -> Announcement:
     """The next server's announcement, with only the addresses this server is willing to dial.
 
-    A client must not be able to make us knock at other people's private networks: private addresses are dialled only by
-    a server that announces such itself, and so lives in one. Raises ``PeerError`` for a record that is not signed by
-    whom it names, has expired or makes no sense, ``RefusedError`` if that server cannot follow this stage or has no
-    address left.
+    A client must not be able to make us knock at other people's private networks, or at this machine's own ports: a
+    server with a public address (most have private ones beside it) dials public ones, and neighbours in a private
+    network of its own. Raises ``PeerError`` for a record that is not signed by whom it names, has expired or makes no
+    sense, ``RefusedError`` if that server cannot follow this stage or has no address left.
     """
     following = read_announcement(record, now_s=now_s)
     if following.model != announced.model or not following.start <= opened.end < following.end:
         raise RefusedError(f"the next server does not hold layer {opened.end} of this model")
     addresses = following.addresses
-    if all(map(is_public, announced.addresses)):
-        addresses = tuple(filter(is_public, addresses))
+    if any(map(is_public, announced.addresses)):
+        addresses = tuple(a for a in addresses if is_public(a) or is_neighbour(a, announced.addresses))
     if following.addresses and not addresses:
         raise RefusedError("the next server announces private addresses only, and this one is on the internet")
     return msgspec.structs.replace(following, addresses=addresses)

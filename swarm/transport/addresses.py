@@ -10,6 +10,10 @@ from swarm.core.records import Reach
 
 _PEER = "/p2p/"
 _CIRCUIT = "/p2p-circuit"
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""The part of IPv6 that is given out; the rest that counts as global is deprecated, or maps private IPv4 addresses."""
+_TUNNELLED = ipaddress.ip_network("2002::/16")
+"""6to4: carries any IPv4 address, private ones too."""
 
 
 def split_peer(address: str) -> tuple[str, PeerId | None]:
@@ -48,9 +52,32 @@ def is_public(address: str) -> bool:
     if parts[1] in ("dns", "dns4", "dns6", "dnsaddr"):
         return parts[2] != "localhost"
     try:
-        return parts[1] in ("ip4", "ip6") and ipaddress.ip_address(parts[2]).is_global
+        host = ipaddress.ip_address(parts[2]) if parts[1] in ("ip4", "ip6") else None
     except ValueError:
         return False
+    if host is None or not host.is_global or host.is_multicast:
+        return False
+    return host.version == 4 or (host in _UNICAST and host not in _TUNNELLED)
+
+
+def is_neighbour(address: str, own: Iterable[str]) -> bool:
+    """True if the address lies in a private network with one of our ``own``: the same /24, or /64 in IPv6."""
+    place = _network(address)
+    return place is not None and any(_network(other) == place for other in own)
+
+
+def _network(address: str) -> str | None:
+    """The private network of a direct address; None for this machine's own, public and relayed ones, and names."""
+    parts = address.split("/")
+    if len(parts) < 3 or is_relayed(address) or is_loopback(address) or is_public(address):
+        return None
+    try:
+        host = ipaddress.ip_address(parts[2])
+    except ValueError:
+        return None
+    if not host.is_private or host.is_loopback or host.is_link_local or host.is_unspecified:
+        return None
+    return str(ipaddress.ip_network((host, 24 if host.version == 4 else 64), strict=False))
 
 
 def widest_first(addresses: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swarm.core.errors import ConfigError
 from swarm.core.keys import Identity
 from swarm.core.records import Reach
-from swarm.transport.addresses import is_public, is_relayed, join_peer, reach_of, split_peer, widest_first
+from swarm.transport.addresses import is_neighbour, is_public, is_relayed, join_peer, reach_of, split_peer, widest_first
 from swarm.transport.multiaddr import to_bytes, to_text
 
 PEER, RELAY = Identity(bytes(32)).peer_id, Identity(b"r" * 32).peer_id
@@ -40,6 +40,12 @@ def test_the_peer_is_the_last_part_and_a_relay_is_not() -> None:
         ("/ip4/169.254.1.1/tcp/1", False),
         ("/ip6/::1/tcp/1", False),
         ("/ip6/fd00::2/tcp/1", False),
+        ("/ip6/::ffff:10.0.0.1/tcp/1", False),
+        ("/ip6/::10.0.0.1/tcp/1", False),
+        ("/ip6/64:ff9b::10.0.0.1/tcp/1", False),
+        ("/ip6/2002:a00:1::/tcp/1", False),
+        ("/ip6/fec0::1/tcp/1", False),
+        ("/ip4/224.0.0.1/tcp/1", False),
         ("/dns4/localhost/tcp/1", False),
         ("/memory/x", False),
         ("/ip4/not-an-address/tcp/1", False),
@@ -49,6 +55,31 @@ def test_the_peer_is_the_last_part_and_a_relay_is_not() -> None:
 )
 def test_public_addresses(address: str, public: bool) -> None:
     assert is_public(address) is public
+
+
+@pytest.mark.parametrize(
+    ("address", "neighbour"),
+    [
+        ("/ip4/192.168.1.77/tcp/22", True),
+        ("/ip4/192.168.2.5/tcp/22", False),
+        (LOOPBACK, False),
+        ("/ip4/127.0.0.2/tcp/1", False),
+        (PUBLIC, False),
+        ("/ip4/8.8.8.9/tcp/1", False),
+        ("/ip4/169.254.169.254/tcp/80", False),
+        ("/ip6/fd00::99/tcp/1", True),
+        ("/ip6/fd00:0:0:1::99/tcp/1", False),
+        ("/ip6/fe80::2/tcp/1", False),
+        ("/ip4/0.0.0.0/tcp/1", False),
+        (f"{PRIVATE}/p2p/{RELAY}/p2p-circuit", False),
+        ("/dns4/localhost/tcp/1", False),
+        ("/ip4", False),
+    ],
+)
+def test_neighbours_share_a_private_network(address: str, neighbour: bool) -> None:
+    own = [PUBLIC, PRIVATE, LOOPBACK, "/ip4/169.254.1.1/tcp/1", "/ip6/fd00::1/tcp/1", "/ip6/fe80::1/tcp/1"]
+    assert is_neighbour(address, own) is neighbour
+    assert not is_neighbour(address, [PUBLIC, LOOPBACK])
 
 
 @pytest.mark.parametrize(
