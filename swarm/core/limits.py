@@ -11,7 +11,8 @@ MAX_RECORD_BYTES = 4 * 1024
 MAX_RECORD_LIFETIME_S = 600.0
 MAX_LAYERS = 4096
 MAX_STAGES = 256
-MAX_STEP_ROWS = 4096
+MAX_STEP_ROWS = 512
+"""Also the most a server computes at one go, so that no step keeps other sessions waiting longer than that."""
 MAX_SAMPLED_ROWS = 64
 """Rows of one step a tail samples at most: one for decoding, a draft's length for speculation."""
 MAX_CONTEXT_TOKENS = 4 * 1024 * 1024
@@ -24,4 +25,5 @@ MAX_ADDRESS_CHARS = 200
 MAX_NAME_CHARS = 64
 MAX_PENDING_STEPS = 64
 """Steps of one session a server holds that are not computed yet."""
-MAX_PENDING_STEP_BYTES = 128 * 1024 * 1024
+MAX_PENDING_STEP_BYTES = 4 * 1024 * 1024
+"""Of steps that wait for an earlier one. Only the two lanes of a session overtake each other, by a few rows."""

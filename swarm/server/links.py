@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
+from collections.abc import Callable
 
 from swarm.core.errors import BusyError, NetworkError, ProtocolViolation
 from swarm.core.ids import PeerId, SessionKey
@@ -25,6 +26,7 @@ class Rendezvous:
         self._sessions: dict[SessionKey, ServerSession] = {}
         self._waiting: dict[SessionKey, list[asyncio.Future[ServerSession]]] = {}
         self._waiting_by: Counter[PeerId] = Counter()
+        self._pushers: dict[asyncio.Future[ServerSession], PeerId] = {}  # of waiting hellos, in order of arrival
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -59,7 +61,8 @@ class Rendezvous:
         """Attach ``link`` to the session its hello names, and return that; waits a bounded time for the OPEN.
 
         Raises ``ProtocolViolation`` if no OPEN comes, or if the secret, the pushing peer or the lane is not the one
-        the session's client named, ``BusyError`` if too many hellos wait already.
+        the session's client named, ``BusyError`` if too many of this peer's hellos wait already, or too many
+        in all and this peer has the most.
         """
         key = SessionKey(PeerId(hello.client), hello.session, hello.stage)
         session = self._sessions.get(key) or await self._await_open(key, link.peer)
@@ -76,22 +79,36 @@ class Rendezvous:
 
     async def _await_open(self, key: SessionKey, pusher: PeerId) -> ServerSession:
         config = self._config
-        full = self.waiting_hellos >= config.max_waiting_hellos
-        if full or self._waiting_by[pusher] >= config.max_waiting_hellos_per_peer:
-            raise BusyError("too many hellos wait for their OPEN", retry_after_s=config.hello_wait_s)
+        if self._waiting_by[pusher] >= config.max_waiting_hellos_per_peer:
+            raise self._too_many()
+        if self.waiting_hellos >= config.max_waiting_hellos:
+            self._turn_away()
         waiting: asyncio.Future[ServerSession] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(waiting)
         self._waiting_by[pusher] += 1
+        self._pushers[waiting] = pusher
         try:
             async with asyncio.timeout(config.hello_wait_s):
                 return await waiting
         except TimeoutError as error:
             raise ProtocolViolation("a hello for a session that was never opened", peer=pusher) from error
         finally:
+            del self._pushers[waiting]
             self._waiting_by[pusher] -= 1
             if self._waiting_by[pusher] == 0:
                 del self._waiting_by[pusher]
             self._give_up(key, waiting)
+
+    def _turn_away(self) -> None:
+        """Make room for a hello: the oldest of whoever has the most has waited long enough."""
+        busiest = max(self._waiting_by, key=self._waiting_by.__getitem__)
+        for waiting, pusher in self._pushers.items():
+            if pusher == busiest and not waiting.done():
+                waiting.set_exception(self._too_many())
+                return
+
+    def _too_many(self) -> BusyError:
+        return BusyError("too many hellos wait for their OPEN", retry_after_s=self._config.hello_wait_s)
 
     def _give_up(self, key: SessionKey, waiting: asyncio.Future[ServerSession]) -> None:
         others = [other for other in self._waiting.get(key, ()) if other is not waiting]
@@ -102,9 +119,16 @@ class Rendezvous:
 
 
 async def dial_downstream(
-    session: ServerSession, following: Announcement, transport: Transport, timeout_s: float
+    session: ServerSession,
+    following: Announcement,
+    transport: Transport,
+    timeout_s: float,
+    connected: Callable[[], None],
 ) -> None:
-    """Open both lanes to the next server and greet it. On failure the client is told which peer was lost."""
+    """Open both lanes to the next server and greet it; ``connected`` is called after each.
+
+    On failure the client is told which peer was lost.
+    """
     opened = session.opened
 
     async def greet(lane: Lane) -> FrameStream:
@@ -133,6 +157,7 @@ async def dial_downstream(
             await link.close()
             return
         future.set_result(link)
+        connected()
         await watch(session, link)
 
     await asyncio.gather(*(attach(lane) for lane in LANES))

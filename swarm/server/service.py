@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 MAX_CONTROL_FRAME_BYTES = 64 * 1024
 SWEEP_S = 1.0
+PACE_S = 0.01
+"""After a frame that asks for nothing the next one of its stream waits this long: a flood of no-ops stays cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class Server:
 
         Raises as ``receive`` does if the client goes away or breaks the protocol.
         """
-        closing = asyncio.create_task(_receive_close(session.control))
+        closing = asyncio.create_task(self._receive_close(session.control))
         try:
             over: set[asyncio.Future[Any]] = {closing, session.ended}
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
@@ -181,6 +183,11 @@ class Server:
         finally:
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
+
+    async def _receive_close(self, control: FrameStream) -> None:
+        """Read until the client closes the session; its no-ops are no use of it."""
+        while not isinstance((await control.receive()).message, Close):
+            await self.parts.clock.sleep(PACE_S)
 
     def _admit(self, control: FrameStream, opened: Open) -> tuple[ServerSession, Announcement | None]:
         """Reserve everything the session needs, or raise and reserve nothing."""
@@ -211,23 +218,33 @@ class Server:
         self._touch(session)
         tasks = Tasks(partial(_session_broke, session))
         tasks.spawn(session.forward(self.batcher.notify), name="forward")
-        hold: Hold | None = None
         if following is not None:
             session.name_downstream(following)
-            hold = self.pulse.hold(following.peer_id, following.addresses, self._silence_reporter(session, following))
-            dial = dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s)
-            tasks.spawn(dial, name="dial downstream")
+            tasks.spawn(self._lead_on(session, following), name="dial downstream")
         try:
             yield
         finally:
             session.closed = True
-            if hold is not None:
-                self.pulse.release(hold)
             self.table.remove(session)
             self._last_seen_s.pop(session, None)
             self.batcher.forget(session)
             await tasks.close()
             await session.close_links()
+
+    async def _lead_on(self, session: ServerSession, following: Announcement) -> None:
+        """Dial the next server, and once that has worked keep a beat to it; until the session ends."""
+        holds: list[Hold] = []
+
+        def beat() -> None:
+            if not holds:
+                silent = self._silence_reporter(session, following)
+                holds.append(self.pulse.hold(following.peer_id, following.addresses, silent))
+
+        try:
+            await dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s, beat)
+        finally:
+            for hold in holds:
+                self.pulse.release(hold)
 
     def _silence_reporter(self, session: ServerSession, following: Announcement) -> Callable[[str], None]:
         """What to do when the next server falls silent: tell the client, who decides."""
@@ -249,10 +266,12 @@ class Server:
             return
         try:
             while not session.closed:
-                session.offer(await link.receive(), hello.lane)
-                self._touch(session)
-                self.batcher.notify(session)
-                await session.room()
+                if session.offer(await link.receive(), hello.lane):
+                    self._touch(session)
+                    self.batcher.notify(session)
+                    await session.room()
+                else:
+                    await self.parts.clock.sleep(PACE_S)
         except ProtocolViolation as error:
             log.warning("session %s: %s", session.key, error)
             session.fail(error)
@@ -280,12 +299,6 @@ class Server:
                 limit_s = self.config.open_timeout_s if unused else self.config.idle_timeout_s
                 if now_s - seen_s > limit_s:
                     session.end(Failed("idle", f"no step for {limit_s:g} s"))
-
-
-async def _receive_close(control: FrameStream) -> None:
-    """Read until the client closes the session; its no-ops are no use of it."""
-    while not isinstance((await control.receive()).message, Close):
-        pass
 
 
 def _session_broke(session: ServerSession, _: str, error: Exception) -> None:

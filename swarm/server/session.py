@@ -34,7 +34,7 @@ from swarm.wire.tensors import Buffer, cast_rows, decode_tensor, encode_tensor, 
 
 MAX_OUTBOX_STEPS = 4
 """Computed steps that wait for a slow link before this session stops computing more."""
-MAX_INBOX_BYTES = 32 * 1024 * 1024
+MAX_INBOX_BYTES = 8 * 1024 * 1024
 """Payload that waits for the engine before this session's links are read no further."""
 GOODBYE_S = 2.0
 """How long a client that reads nothing may hold up the end of its session."""
@@ -113,19 +113,24 @@ class ServerSession:
         tensor = tensor_bytes("raw", "float32", rows, self._info.hidden_size)
         return MAX_HEADER_BYTES + rows * ID_BYTES + tensor + 2
 
-    def offer(self, frame: Frame, lane: Lane) -> None:
-        """Take a step from a link. ``ProtocolViolation`` if it, or its payload, cannot be right."""
+    def offer(self, frame: Frame, lane: Lane) -> bool:
+        """Take a step from a link; False if nothing is to be done now: a no-op, or a step that is stale or early.
+
+        ``ProtocolViolation`` if the step, or its payload, cannot be right.
+        """
         step = frame.message
         if not isinstance(step, Step):
-            return
+            return False
         if step.want > MAX_SAMPLED_ROWS and self.opened.head:
             raise ProtocolViolation(f"{step.want} rows to sample (limit {MAX_SAMPLED_ROWS})")
         ids, tensor = split_payload(step, frame.payload)
         job = Job(self, step, ids, self._input(step, ids, tensor), lane, len(frame.payload))
         self.steps_taken += 1
-        for released in self._sequencer.offer(step, job, job.size_bytes):
+        taken = self._sequencer.offer(step, job, job.size_bytes)
+        for released in taken:
             self.inbox.append(released)
             self._inbox_bytes += released.size_bytes
+        return bool(taken)
 
     async def room(self) -> None:
         """Return once the waiting steps are few enough to take another; whoever pushes faster has to wait."""

@@ -22,6 +22,9 @@ from swarm.core.errors import PeerLostError, PeerUnreachableError
 from swarm.core.limits import MAX_FRAME_BYTES
 from swarm.core.records import sign_announcement
 from swarm.server.config import ServerConfig
+from swarm.server.service import PACE_S
+from swarm.transport.framing import FrameStream
+from swarm.transport.pulse import ECHO_IDLE_S, PULSE_PROTOCOL
 from swarm.wire.frames import encode_head
 from swarm.wire.messages import (
     PREFILL_LANE,
@@ -29,6 +32,7 @@ from swarm.wire.messages import (
     Busy,
     Close,
     Failed,
+    Noop,
     Refused,
     Result,
 )
@@ -219,6 +223,7 @@ def signed(swarm: Swarm, node: Node, **changes: Any) -> bytes:
         (("/ip4/8.8.8.8/tcp/1",), ("/dns4/localhost/tcp/22",), None),
         (("/ip4/8.8.8.8/tcp/1", "/ip4/10.0.0.7/tcp/1"), ("/ip4/10.0.0.1/tcp/2",), ("/ip4/10.0.0.1/tcp/2",)),
         (("/ip4/8.8.8.8/tcp/1",), ("/ip4/192.168.1.1/tcp/1/p2p/x/p2p-circuit",), None),
+        (("/ip4/8.8.8.8/tcp/1", "/ip4/127.0.0.1/tcp/1"), ("/ip4/127.0.0.1/tcp/22", "/ip4/192.168.1.1/tcp/1"), None),
     ],
 )
 async def test_private_addresses_are_dialled_from_private_networks_only(
@@ -251,6 +256,60 @@ async def test_private_addresses_are_dialled_from_private_networks_only(
         assert knocked == {dialled}
         await control.send(Close())
     await swarm.check_free()
+
+
+async def test_a_next_server_that_cannot_be_dialled_is_left_in_peace(
+    swarm: Swarm, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An OPEN that stays open must not make a volunteer's machine knock at a stranger's door again and again."""
+    [node] = await swarm.serve("0:3")
+    knocks: list[str] = []
+
+    async def dial(peer: str, protocol: str, *, addresses: Any = (), timeout_s: float = 10.0) -> Any:
+        knocks.append(protocol)
+        raise PeerUnreachableError("nobody there")
+
+    monkeypatch.setattr(node.transport, "dial", dial)
+    control, reply = await client.open(node, stages=2, downstream=signed(swarm, node))
+    assert isinstance(reply, Accept)
+    await asyncio.sleep(9.0)
+    assert knocks == [Channel.LINK.protocol] * 2
+    await control.send(Close())
+    await swarm.check_free()
+
+
+async def test_no_ops_are_read_slowly_and_do_not_keep_a_session(swarm: Swarm, node: Node, client: FakeClient) -> None:
+    control, link = await client.session(node)
+    began_s = swarm.clock.monotonic_s()
+    for _ in range(200):
+        await link.send(Noop())
+        await control.send(Noop())
+    assert (await client.ask(control, link, IDS)).kv_length == 3
+    assert swarm.clock.monotonic_s() - began_s >= 200 * PACE_S
+    began_s = swarm.clock.monotonic_s()
+    noops = asyncio.create_task(every_second(link))
+    last = await ended(control)
+    noops.cancel()
+    assert isinstance(last, Failed)
+    assert last.fault == "idle"
+    assert swarm.clock.monotonic_s() - began_s < node.server.config.idle_timeout_s + 5.0
+
+
+async def test_a_pulse_without_a_beat_is_given_up(swarm: Swarm, node: Node, client: FakeClient) -> None:
+    """Streams cost a stranger nothing; thousands of silent ones would leave no room for anybody else's."""
+    stream = await client.transport.dial(node.peer, PULSE_PROTOCOL)
+    await stream.write(b"beat")
+    assert await stream.read_exactly(4) == b"beat"
+    began_s = swarm.clock.monotonic_s()
+    with pytest.raises(PeerLostError):
+        await stream.read_exactly(4)
+    assert swarm.clock.monotonic_s() - began_s == pytest.approx(ECHO_IDLE_S, abs=1.0)
+
+
+async def every_second(link: FrameStream) -> None:
+    while True:
+        await link.send(Noop())
+        await asyncio.sleep(1.0)
 
 
 @pytest.mark.parametrize("changes", [{"start": 4}, {"start": 1, "end": 3}, {"model": "other@main#0123456789abcdef"}])
@@ -366,6 +425,24 @@ async def test_early_hellos_are_few_and_one_peer_cannot_take_every_place(swarm: 
     await swarm.answers()
     assert all([await refused(link) for link in links])
     assert node.server.table.waiting_hellos == 0
+
+
+async def test_many_peers_that_fill_the_early_hellos_keep_out_nobody(swarm: Swarm, client: FakeClient) -> None:
+    config = ServerConfig(max_waiting_hellos=4, max_waiting_hellos_per_peer=2)
+    [node] = await swarm.serve("0:5", config=config)
+    strangers = [FakeClient(swarm) for _ in range(2)]
+    links = [await s.link(node, session=bytes([n] * 16)) for s in strangers for n in range(2)]
+    await swarm.quiet()
+    assert node.server.table.waiting_hellos == 4
+    link = await client.link(node)
+    await swarm.quiet()
+    assert node.server.table.waiting_hellos == 4
+    control, reply = await client.open(node)
+    assert isinstance(reply, Accept)
+    assert (await client.ask(control, link, IDS)).kv_length == 3
+    assert all([await refused(link) for link in links])
+    for stranger in strangers:
+        await stranger.close()
 
 
 async def test_a_second_hello_for_one_lane(swarm: Swarm, node: Node, client: FakeClient) -> None:

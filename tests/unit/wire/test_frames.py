@@ -131,7 +131,7 @@ def test_the_largest_messages_fit_a_header() -> None:
     bias = SamplingParams(logit_bias=tuple((token, 0.1) for _ in range(MAX_LOGIT_BIAS)), seed=2**63 - 1)
     top = TokenLogprobs(-0.1, tuple((token, -0.1) for _ in range(MAX_TOP_LOGPROBS)))
     widest = (
-        Step(2**32 - 1, 2**32 - 1, 2**32 - 1, 4_000_000, 4096, 64, True, 4_000_000, Answer(4_000_000, bias)),
+        Step(2**32 - 1, 2**32 - 1, 2**32 - 1, 4_000_000, 512, 64, True, 4_000_000, Answer(4_000_000, bias)),
         Result(2**32 - 1, 0, 0, 0, (token,) * MAX_SAMPLED_ROWS, (top,) * MAX_SAMPLED_ROWS),
         Open(
             1, "\U0001f600" * 400, b"s" * 16, 0, 256, 0, 4096, True, True, 1, "\U0001f600" * 64, "int8",
