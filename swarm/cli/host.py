@@ -19,7 +19,7 @@ from swarm.cli.reachability import follow, wait_reachable
 from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
 from swarm.core.records import Announcement
-from swarm.core.spans import Span
+from swarm.core.spans import Span, missing_layers
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
 from swarm.engine.weights import LoadOptions
@@ -27,6 +27,7 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress, ProgressLine, human_bytes
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.files import raise_open_file_limit
+from swarm.scheduling.reasons import layers_text
 from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
 from swarm.server.service import Server, ServerParts
@@ -184,14 +185,18 @@ class Host:
         self.console.event("probing", "Checking that this server answers strangers…")
         report = await probe(announcer.current, announcer.signed(), info.hidden_size)
         await server.announce()
-        servers = len(await node.directory.servers(self.files.model_id))
+        found = [record for record, _ in await node.directory.servers(self.files.model_id)]
+        missing = missing_layers((record.span for record in found), info.layer_count)
+        covered = f"{layers_text(missing)} still missing" if missing else "every layer is held"
         self.console.event(
             "ready",
             f"READY  serving layers {info.span} of {self.files.name}; prefill {report.prefill_s * 1e3:.0f} ms, "
-            f"decode step {report.decode_s * 1e3:.0f} ms; {_count(servers, 'server')} in the swarm. Ctrl-C to leave.",
+            f"decode step {report.decode_s * 1e3:.0f} ms; {_count(len(found), 'server')} in the swarm, {covered}. "
+            "Ctrl-C to leave.",
             prefill_s=report.prefill_s,
             decode_s=report.decode_s,
-            servers=servers,
+            servers=len(found),
+            missing=[[span.start, span.end] for span in missing],
         )
         await follow(node.transport, announcer, self.console, clock)
 
