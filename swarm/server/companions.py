@@ -21,10 +21,12 @@ GATHER_SHARE = 0.05
 """Of a forward's usual time: the wait for the next companion, after each arrival."""
 GATHER_LIMIT = 3.0
 """The longest gathering, in such waits."""
-MERGE_SHARE = 0.03
+MERGE_SHARE = 0.05
 """Of all time, what may be spent on merging."""
-MERGE_LIMIT_S = 0.25
-"""The most credit for merging, and so the longest merge."""
+MERGE_LIMIT_S = 0.5
+"""The most credit for merging; an engine starts with it."""
+MERGE_WAIT_S = 0.25
+"""The longest merge, however long the ring."""
 MERGE_SLACK = 1.2
 """How much longer than the usual trip around the ring a merge waits."""
 MERGE_COST = 1.4
@@ -74,7 +76,7 @@ class Companions:
         for session, seen_s in list(self._seen_s.items()):
             if now_s - seen_s > EXPECTED_S:
                 del self._seen_s[session]
-        merge_s = min(MERGE_SLACK * self._ring_s, MERGE_LIMIT_S)
+        merge_s = min(MERGE_SLACK * self._ring_s, MERGE_WAIT_S)
         merging = self._worth_merging(len(ready)) and 0 < merge_s <= self._credit_s
         return Wait(now_s, now_s, now_s + merge_s if merging else now_s)
 
