@@ -131,7 +131,8 @@ class DialBack:
         try:
             await _await_end(stream)
             await stream.close()
-            if not self._node.busy_with(peer):  # sessions that run over the relay already stay undisturbed
+            # Sessions that run over the relay already stay undisturbed, and so does a way that became direct meanwhile.
+            if not self._node.busy_with(peer) and not await self._node.is_direct(peer):
                 await self._node.reconnect(peer, usable, ANSWER_TIMEOUT_S)
         finally:
             self._dialling.discard(peer)

@@ -228,7 +228,7 @@ async def test_a_node_behind_a_relay_is_reached_through_it(create: Create) -> No
 
 
 async def test_a_hidden_node_dials_back_and_the_relay_is_needed_no_more(create: Create) -> None:
-    """The relay may go: the stream that was opened through it is on a direct connection."""
+    """Once the way is direct the relay may go: streams open and carry what they like without it."""
     relay = await create(nat=NatOptions(reachability="public"))
     hidden = await create(initial_peers=[address_of(relay)], nat=NatOptions(relays=(address_of(relay),)))
 
@@ -241,14 +241,13 @@ async def test_a_hidden_node_dials_back_and_the_relay_is_needed_no_more(create: 
     relayed = [address for address in hidden.addresses if address.endswith("/p2p-circuit")]
     client = await create()
     async with asyncio.timeout(PATIENCE_S):
-        while True:
+        while not await client.is_direct(hidden.peer_id):
             try:
-                stream = await client.dial(hidden.peer_id, "/echo/1", addresses=relayed)
-                break
-            except PeerUnreachableError:
+                await (await client.dial(hidden.peer_id, "/echo/1", addresses=relayed)).close()
+            except PeerUnreachableError:  # the hidden node's reservation at the relay takes a moment
                 await asyncio.sleep(0.1)
-    assert await client.is_direct(hidden.peer_id)
     await relay.close()
+    stream = await client.dial(hidden.peer_id, "/echo/1", addresses=relayed)
     for _ in range(8):
         await stream.write(bytes(64 * 1024))
         assert await stream.read_exactly(64 * 1024) == bytes(64 * 1024)

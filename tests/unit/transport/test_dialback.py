@@ -124,6 +124,14 @@ class Scripted:
         return taken
 
 
+async def test_a_way_that_became_direct_meanwhile_is_left_alone() -> None:
+    hidden = FakeNode(PUBLIC + CIRCUIT)
+    hidden.direct = True
+    async with Pair(hidden) as pair:
+        await pair.send(msgspec.msgpack.encode((PUBLIC,)))
+        assert hidden.dialled == []
+
+
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode([1]), msgspec.msgpack.encode([PUBLIC] * 9)])
 async def test_malformed_requests_are_the_peers_fault(body: bytes) -> None:
     node = FakeNode(PUBLIC + CIRCUIT)
