@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -27,6 +30,7 @@ EXIT_CODES: tuple[tuple[type[SwarmError], int], ...] = (
     (PeerError, 5),
 )
 INTERRUPTED = 130
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ def serve(arguments: Sequence[str]) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    _mend_streams()
     options = parser.parse_args(arguments)
     try:
         setup_logging(options.log_level, verbosity=options.verbose, json_lines=getattr(options, "json", False))
@@ -57,9 +62,22 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     except SwarmError as error:
         return _fail(error, options.verbose)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            full = SwarmError(f"cannot write: {error.strerror}", hint="free disk space, or send the output elsewhere")
+            return _fail(full, options.verbose)
         bug = SwarmError(f"this is a bug: {type(error).__name__}: {error}", hint="-v shows where")
         bug.__cause__ = error
         return _fail(bug, options.verbose)
+
+
+def _mend_streams() -> None:
+    """A standard stream that the caller closed reads empty and swallows; what the terminal cannot show is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
