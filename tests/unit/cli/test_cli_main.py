@@ -65,5 +65,5 @@ def test_a_full_disk_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None
 
     assert run(full) == 1
     assert "error: cannot write: No space left on device (free disk space" in capsys.readouterr().err
-    assert run(lambda: {}["missing"]) == 1
+    assert run(lambda: dict[str, int]()["missing"]) == 1
     assert "this is a bug: KeyError" in capsys.readouterr().err
