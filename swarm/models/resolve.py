@@ -16,9 +16,22 @@ DEMO = "demo"
 
 
 def default_cache() -> Path:
-    """``$XDG_CACHE_HOME/swarm/models``; the XDG default is ``~/.cache``, and a relative value counts as unset."""
+    """``$XDG_CACHE_HOME/swarm/models``; the XDG default is ``~/.cache``, and a relative value counts as unset.
+
+    Raises ``ConfigError`` for a user without a home, as in many containers.
+    """
     root = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (root if root.is_absolute() else Path.home() / ".cache") / "swarm" / "models"
+    try:
+        return (root if root.is_absolute() else Path.home() / ".cache") / "swarm" / "models"
+    except RuntimeError as error:
+        raise ConfigError("this user has no home folder", hint="set HOME, or XDG_CACHE_HOME") from error
+
+
+def _expanded(folder: str) -> Path:
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"no model folder {folder!r}: no such home", hint="write the whole path") from error
 
 
 def resolve(
@@ -35,7 +48,7 @@ def resolve(
     if spec == DEMO:
         return open_folder(prepare_demo(cache, progress))
     if Path(spec).is_dir() or spec.startswith((".", "/", "~")):
-        return open_folder(Path(spec).expanduser())
+        return open_folder(_expanded(spec))
     name, at, inline = spec.partition("@")
     if at and revision not in (None, inline):
         raise ConfigError(f"the model says revision {inline!r} and the option {revision!r}", hint="give one of them")

@@ -6,10 +6,18 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from swarm.core.errors import ConfigError
+
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """What must last, such as keys: ``$XDG_DATA_HOME/swarm``, else ``~/.local/share/swarm``. Not created here."""
+    """What must last, such as keys: ``$XDG_DATA_HOME/swarm``, else ``~/.local/share/swarm``. Not created here.
+
+    Raises ``ConfigError`` for a user without a home, as in many containers.
+    """
     chosen = Path(environ.get("XDG_DATA_HOME", ""))
-    home = Path(environ.get("HOME") or Path.home())
-    # The XDG specification has relative paths ignored.
-    return (chosen if chosen.is_absolute() else home / ".local/share") / "swarm"
+    if chosen.is_absolute():  # the XDG specification has relative paths ignored
+        return chosen / "swarm"
+    try:
+        return Path(environ.get("HOME") or Path.home()) / ".local/share/swarm"
+    except RuntimeError as error:
+        raise ConfigError("this user has no home folder", hint="set HOME, XDG_DATA_HOME, or --identity") from error

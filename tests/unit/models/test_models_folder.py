@@ -17,7 +17,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.errors import ModelError, UnsupportedFamilyError
+from swarm.core.errors import ConfigError, ModelError, UnsupportedFamilyError
 from swarm.models import resolve, silent
 from swarm.models.files import text_config
 from swarm.models.folder import open_folder
@@ -242,6 +242,14 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     for unset in ("", "relative/cache"):
         monkeypatch.setenv("XDG_CACHE_HOME", unset)
         assert default_cache() == Path.home() / ".cache" / "swarm" / "models"
+
+    def nobody(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.delenv("HOME")
+    with pytest.raises(ConfigError, match="no home folder"):
+        default_cache()
 
 
 def test_opening_a_model_imports_no_torch(checkpoint: Checkpoint) -> None:

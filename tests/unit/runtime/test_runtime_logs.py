@@ -89,3 +89,14 @@ def test_folders_follow_xdg_and_ignore_relative_paths() -> None:
     assert data_folder({"XDG_DATA_HOME": "d", "HOME": "/home/me"}) == Path("/home/me/.local/share/swarm")
     assert data_folder({"HOME": "/home/me", "XDG_DATA_HOME": ""}) == Path("/home/me/.local/share/swarm")
     assert data_folder({}).name == "swarm"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.delenv("HOME")
+    with pytest.raises(ConfigError, match="no home folder"):
+        data_folder({})
+    assert data_folder({"XDG_DATA_HOME": "/d"}) == Path("/d/swarm")
