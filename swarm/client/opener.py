@@ -26,6 +26,9 @@ from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.wire.messages import Codec
 
+AVOID_S = 60.0
+"""For so long a server that could not be reached is tried only where no other will do: an announcement outlives its
+server by a minute, and to dial a dead machine takes seconds."""
 BUSY_JITTER = (0.5, 1.5)
 """Clients wait a random factor of the asked time, so that they do not come back all at once."""
 
@@ -39,6 +42,8 @@ class OpenerOptions:
     mixed_numerics: bool = False
     busy_timeout_s: float = 60.0
     """How long to wait for room when every chain is full."""
+    open_timeout_s: float = 120.0
+    """How long to go from one failing server to the next; anybody may announce any number of servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class ChainOpener:
         self._layer_count = layer_count
         self._options = options
         self._random = random.Random()
+        self._avoid_until_s: dict[PeerId, float] = {}
         self._pulse = PulseKeeper(transport, clock)
 
     async def close(self) -> None:
@@ -83,17 +89,23 @@ class ChainOpener:
 
         A server that refuses or cannot be reached is left out and the rest routed again. A busy one is left out too,
         but when nothing else is left the client waits as long as it was asked to, up to ``busy_timeout_s``. Raises
-        ``NoRouteError`` that names the missing layers, or the last server's own error if that says more.
+        ``NoRouteError`` that names the missing layers, the last server's own error if that says more, or
+        ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
         gone: dict[PeerId, SwarmError] = {}
         busy: dict[PeerId, BusyError] = {}
-        deadline_s = self._clock.monotonic_s() + self._options.busy_timeout_s
+        began_s = self._clock.monotonic_s()
+        deadline_s = began_s + self._options.busy_timeout_s
+        avoided = self._avoided(began_s)
         while True:
             report(Progress("routing"))
             records = {announcement.peer_id: (announcement, record) for announcement, record in await self._servers()}
             try:
-                route = self._route(records, kv_tokens, frozenset(gone) | frozenset(busy))
+                route = self._route(records, kv_tokens, frozenset(gone) | frozenset(busy) | avoided)
             except NoRouteError as error:
+                if avoided:
+                    avoided = frozenset()
+                    continue
                 if not busy:
                     raise self._explain(error, records, kv_tokens, gone) from error
                 await self._wait(busy, deadline_s, report)
@@ -104,11 +116,28 @@ class ChainOpener:
             try:
                 return OpenChain(await Chain.open(plan, self._transport, self._pulse), route)
             except ChainOpenError as error:
-                for peer, failure in error.failures.items():
-                    if isinstance(failure, BusyError):
-                        busy[PeerId(peer)] = failure
-                    else:
-                        gone[PeerId(peer)] = failure
+                self._note(error, gone, busy)
+                if gone and self._clock.monotonic_s() - began_s > self._options.open_timeout_s:
+                    raise PeerUnreachableError(
+                        f"{len(gone)} servers failed in {self._options.open_timeout_s:g} s; last: {error.message}",
+                        hint="try again, or ask through other initial peers",
+                    ) from error
+
+    def _note(self, error: ChainOpenError, gone: dict[PeerId, SwarmError], busy: dict[PeerId, BusyError]) -> None:
+        """Sort the servers that did not accept, and remember those that were not there."""
+        for name, failure in error.failures.items():
+            peer = PeerId(name)
+            if isinstance(failure, BusyError):
+                busy[peer] = failure
+                continue
+            gone[peer] = failure
+            if not isinstance(failure, RefusedError):
+                self._avoid_until_s[peer] = self._clock.monotonic_s() + AVOID_S
+
+    def _avoided(self, now_s: float) -> frozenset[PeerId]:
+        """Servers that failed a short while ago."""
+        self._avoid_until_s = {peer: until_s for peer, until_s in self._avoid_until_s.items() if until_s > now_s}
+        return frozenset(self._avoid_until_s)
 
     async def _servers(self) -> list[tuple[Announcement, bytes]]:
         return await self._directory.servers(self._model)

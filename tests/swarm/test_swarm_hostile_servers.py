@@ -350,3 +350,33 @@ async def test_a_server_that_does_not_open(swarm: Swarm, manner: str, error: typ
     for _ in range(3):  # whichever of the two it tries first
         await swarm.answers()
     await swarm.check_free()
+
+
+async def test_a_crowd_of_servers_that_never_answer_costs_a_bounded_time(swarm: Swarm) -> None:
+    """Anybody may announce any number of servers; two honest ones are among them."""
+    await swarm.serve("0:3", "3:5")
+    for _ in range(10):
+        await Opener(swarm, "0:5", manner="silence").start()
+    began_s = swarm.clock.monotonic_s()
+    with pytest.raises(PeerUnreachableError, match=r"\d servers failed in 120 s"):
+        await swarm.client().generate("x", **OPTIONS)
+    assert 120.0 <= swarm.clock.monotonic_s() - began_s < 140.0
+    await swarm.check_free()
+
+
+async def test_a_server_that_did_not_answer_is_not_tried_again_soon(swarm: Swarm) -> None:
+    """Nor is it given up: where no other will do it gets another chance at once."""
+    nodes = await swarm.serve("0:3", "3:5")
+    silent = await Opener(swarm, "0:5", manner="silence").start()
+    client = swarm.client()
+    await client.generate("x", **OPTIONS)
+    began_s = swarm.clock.monotonic_s()
+    for _ in range(3):
+        await client.generate("x", **OPTIONS)
+    assert swarm.clock.monotonic_s() - began_s < 1.0
+    assert len(silent.opens) == 1
+    await swarm.check_free()
+    await nodes[0].server.leave()
+    with pytest.raises(PeerUnreachableError):
+        await client.generate("x", **OPTIONS)
+    assert len(silent.opens) == 2
