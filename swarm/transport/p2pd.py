@@ -50,6 +50,7 @@ class Daemon:
         self._inbound = folder / "inbound.sock"
         self._server: asyncio.AbstractServer | None = None
         self._greetings: set[asyncio.Task[None]] = set()
+        self._stopping = False
         self._lines: deque[str] = deque(maxlen=20)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pump = asyncio.create_task(self._read_output(), name="p2pd output")
@@ -157,6 +158,7 @@ class Daemon:
         It ends by itself when hivemind's handle has let go of it, and is given ``grace_s`` for that: asyncio loses
         track of a process that is signalled just as it ends.
         """
+        self._stopping = True
         if self._server is not None:
             self._server.close()
         for task in self._greetings:
@@ -181,9 +183,17 @@ class Daemon:
         return self._process.returncode is not None
 
     def _greet(self, on_inbound: OnInbound, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopping:  # accepted before the server closed, told only now
+            writer.transport.abort()
+            return
         task = asyncio.create_task(_read_greeting(on_inbound, reader, writer), name="p2pd inbound")
         self._greetings.add(task)
-        task.add_done_callback(self._greetings.discard)
+        task.add_done_callback(lambda done: self._greeted(done, writer))
+
+    def _greeted(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._greetings.discard(task)
+        if task.cancelled():  # perhaps before its first step, so it could not see to this itself
+            writer.transport.abort()
 
     async def _ask(self, request: Any) -> Any:
         answer, _, writer = await self._exchange(request)
@@ -247,9 +257,6 @@ async def _read_greeting(on_inbound: OnInbound, reader: asyncio.StreamReader, wr
         async with asyncio.timeout(10.0):
             info = p2pd_pb2.StreamInfo.FromString(await _read_message(reader, _MAX_STREAM_INFO_BYTES))
         peer = PeerID(info.peer).to_base58()
-    except asyncio.CancelledError:
-        writer.transport.abort()
-        raise
     except Exception as error:  # only the daemon speaks here: whatever is wrong, this one stream is lost
         _log.debug("an inbound stream was lost before it began: %r", error)
         writer.transport.abort()

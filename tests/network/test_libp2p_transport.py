@@ -309,6 +309,22 @@ async def test_closing_leaves_no_task_no_file_no_process_and_no_word(caplog: pyt
     assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5])
+async def test_streams_that_arrive_during_a_close_leave_no_socket_behind(turns: int) -> None:
+    transport = await Libp2pTransport.create(None)
+    await transport.listen("/hold/1", hold)
+    knocking = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+    for one in knocking:
+        one.settimeout(5)
+        one.connect(str(transport._daemon._inbound))
+    for _ in range(turns):  # accepted, told of, and greeted, turn by turn of the loop
+        await asyncio.sleep(0)
+    await transport.close()
+    for one in knocking:
+        assert await asyncio.to_thread(one.recv, 1) == b""
+        one.close()
+
+
 async def test_an_answer_to_a_cancelled_call_is_no_answer() -> None:
     calls = _PendingCalls()
     calls["open"] = asyncio.get_running_loop().create_future()
