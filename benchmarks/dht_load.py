@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from swarm.core.announcement import Announcement
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, sign_announcement
+from swarm.core.records import sign_record
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.runtime.clock import SystemClock
 from swarm.transport.libp2p import Libp2pTransport
@@ -89,7 +90,7 @@ async def _call(
             started_s=now_s,
             expires_s=now_s + 60,
         )
-        await directory.announce(sign_announcement(identity, announcement), announcement)
+        await directory.publish(sign_record(identity, announcement), announcement)
     except NetworkError:
         return  # the load goes on, whatever one call meets
 

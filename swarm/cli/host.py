@@ -16,9 +16,9 @@ from swarm.cli.checks import read_max_memory
 from swarm.cli.console import Console
 from swarm.cli.probe import probe
 from swarm.cli.reachability import follow, wait_reachable
+from swarm.core.announcement import Announcement
 from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
-from swarm.core.records import Announcement
 from swarm.core.spans import Span, missing_layers
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
@@ -185,7 +185,7 @@ class Host:
         self.console.event("probing", "Checking that this server answers strangers…")
         report = await probe(announcer.current, announcer.signed(), info.hidden_size)
         await server.announce()
-        found = [record for record, _ in await node.directory.servers(self.files.model_id)]
+        found = [listing.announcement for listing in await node.directory.servers(self.files.model_id)]
         missing = missing_layers((record.span for record in found), info.layer_count)
         covered = f"{layers_text(missing)} still missing" if missing else "every layer is held"
         self.console.event(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from swarm.client.chain import Chain, ChainPlan, StagePlan
+from swarm.core.announcement import Announcement
 from swarm.core.errors import ChainOpenError, NetworkError, SwarmError
 from swarm.core.ids import ModelId
-from swarm.core.records import Announcement
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
 from swarm.transport.protocol import Transport

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn, Protocol
 
 from swarm.cli.console import Console
+from swarm.core.announcement import Reach
 from swarm.core.clock import Clock
-from swarm.core.records import Reach
 from swarm.server.announcer import Announcer
 from swarm.transport.addresses import join_peer
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swarm.core.announcement import Announcement
 from swarm.core.errors import (
     BusyError,
     ChainOpenError,
@@ -18,7 +19,6 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, ModelId, PeerId
 from swarm.core.limits import PROTOCOL_MAJOR
-from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from swarm.client.chain import Chain, ChainPlan, StagePlan
 from swarm.client.results import Progress, ProgressCallback
+from swarm.core.announcement import Announcement
 from swarm.core.clock import Clock
 from swarm.core.errors import (
     BusyError,
@@ -19,7 +20,6 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement
 from swarm.dht.protocol import Directory
 from swarm.scheduling.routing import Route, RouteNeeds, find_route
 from swarm.transport.protocol import Transport
@@ -140,7 +140,8 @@ class ChainOpener:
         return frozenset(self._avoid_until_s)
 
     async def _servers(self) -> list[tuple[Announcement, bytes]]:
-        return await self._directory.servers(self._model)
+        found = await self._directory.servers(self._model)
+        return [(listing.announcement, listing.record) for listing in found]
 
     def _route(
         self, records: dict[PeerId, tuple[Announcement, bytes]], kv_tokens: int, excluded: frozenset[PeerId]

@@ -10,6 +10,7 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024
 MAX_RECORD_LIFETIME_S = 600.0
 MAX_LAYERS = 4096
+MAX_SHARD_DEPTH = 16
 MAX_STAGES = 256
 MAX_STEP_ROWS = 512
 """Also the most a server computes at one go, so that no step keeps other sessions waiting longer than that."""

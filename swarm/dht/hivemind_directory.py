@@ -1,7 +1,7 @@
-"""The directory over hivemind's Kademlia DHT: one key per model, one subkey per server.
+"""The directory over hivemind's Kademlia DHT: for each model a key per kind of record, one subkey per server.
 
-``swarm/announce/1/<model id>`` holds a dictionary from peer id to the signed record; the entry's expiry is the
-record's own ``expires_s``.
+The key (``records.key_of``) holds a dictionary from peer id to the signed record; an entry's expiry is the record's own
+``expires_s``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+from swarm.core.announcement import Announcement
 from swarm.core.clock import Clock
 from swarm.core.errors import BadRecordError, ConfigError, NetworkError, PeerError, PeerUnreachableError
 from swarm.core.ids import ModelId
-from swarm.core.limits import MAX_RECORD_BYTES, MAX_RECORD_LIFETIME_S
-from swarm.core.records import CLOCK_SKEW_S, Announcement, State, read_announcement
+from swarm.core.limits import MAX_RECORD_BYTES
+from swarm.core.listing import Listing
+from swarm.core.metrics import Metrics
+from swarm.core.model_entry import ModelEntry
+from swarm.core.records import CLOCK_SKEW_S, MODELS_KEY, AnyRecord, key_of, read_record, shard_key
 from swarm.dht.hivemind_import import (
     DHTID,
     DHTNode,
@@ -26,6 +30,7 @@ from swarm.dht.hivemind_import import (
     PeerID,
     RecordValidatorBase,
 )
+from swarm.dht.merge import Kind, listings, sorted_entries
 from swarm.dht.storage import bound
 
 RPC_TIMEOUT_S = 3.0
@@ -41,15 +46,10 @@ _PACKED_OVERHEAD_BYTES = 16
 _log = logging.getLogger(__name__)
 
 
-def announcement_key(model: str) -> str:
-    """The DHT key of a model's announcements."""
-    return f"swarm/announce/1/{model}"
-
-
 class RecordGate(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no types
     """Judges every entry this node is asked to store, and every entry another node answers with.
 
-    An entry passes if it is one of our announcements: under the key of its model and its signer's subkey, signed by
+    An entry passes if it is one of our records: under the one key its content names and its signer's subkey, signed by
     that peer, with the entry's expiry equal to the signed one. So a plain value cannot wipe a key, nobody overwrites
     another's record, and what cannot be decoded never reaches hivemind's reader, which would hang on it. One bad entry
     spoils a whole answer, so nothing here depends on the reader's clock. ``dropped`` counts what did not pass, by
@@ -57,7 +57,7 @@ class RecordGate(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, bytes], Announcement] = OrderedDict()
+        self._known: OrderedDict[tuple[str, bytes], AnyRecord] = OrderedDict()
         self.dropped: Counter[str] = Counter()
 
     def validate(self, record: DHTRecord) -> bool:
@@ -66,11 +66,11 @@ class RecordGate(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
             subkey, value = _unpack(record.subkey), _unpack(record.value)
             if not isinstance(subkey, str) or not isinstance(value, bytes):
                 raise BadRecordError("not a record under a peer id")
-            announcement = self.read(subkey, value, now_s=record.expiration_time - 1.0)
-            if abs(announcement.expires_s - record.expiration_time) > _EXPIRY_SLACK_S:
+            found = self.read(subkey, value, now_s=record.expiration_time - 1.0)
+            if abs(found.expires_s - record.expiration_time) > _EXPIRY_SLACK_S:
                 raise BadRecordError("stored until another time than the signed one", peer=subkey)
-            if DHTID.generate(source=announcement_key(announcement.model)).to_bytes() != record.key:
-                raise BadRecordError("stored under another model's key", peer=subkey)
+            if DHTID.generate(source=key_of(found)).to_bytes() != record.key:
+                raise BadRecordError("stored under a key of something else", peer=subkey)
         except PeerError as error:
             self.drop(error)
             return False
@@ -79,17 +79,17 @@ class RecordGate(RecordValidatorBase):  # type: ignore[misc]  # hivemind has no 
             return False
         return True
 
-    def read(self, peer: str, value: bytes, *, now_s: float) -> Announcement:
-        """``read_announcement`` with a memory: a signature (53 µs) is checked once, not at every poll."""
+    def read(self, peer: str, value: bytes, *, now_s: float) -> AnyRecord:
+        """``read_record`` with a memory: a signature (53 µs) is checked once, not at every poll."""
         known = self._known.get((peer, value))
-        if known is not None and 0 < known.expires_s - now_s <= MAX_RECORD_LIFETIME_S + CLOCK_SKEW_S:
+        if known is not None and 0 < known.expires_s - now_s <= known.LIFETIME_S + CLOCK_SKEW_S:
             self._known.move_to_end((peer, value))
             return known
-        announcement = read_announcement(value, now_s=now_s, expected_peer=peer)
-        self._known[(peer, value)] = announcement
+        record = read_record(value, now_s=now_s, expected_peer=peer)
+        self._known[(peer, value)] = record
         if len(self._known) > _REMEMBERED_RECORDS:
             self._known.popitem(last=False)
-        return announcement
+        return record
 
     def drop(self, error: PeerError) -> None:
         """Count and note one entry that did not pass."""
@@ -144,49 +144,68 @@ class HivemindDirectory:
         """How many records of others were refused so far."""
         return sum(self._gate.dropped.values())
 
-    async def announce(self, record: bytes, announcement: Announcement) -> None:
-        """See ``Directory.announce``."""
+    async def publish(self, signed: bytes, record: AnyRecord) -> None:
+        """See ``Directory.publish``."""
         await self._rejoin_if_alone()
-        key = announcement_key(announcement.model)
-        self._storage.reserve(DHTID.generate(source=key), announcement.peer)
+        key = key_of(record)
+        self._storage.reserve(DHTID.generate(source=key), record.peer)
         store = self._node.store(
             key,
-            record,
-            expiration_time=float(announcement.expires_s),
-            subkey=announcement.peer,
+            signed,
+            expiration_time=float(record.expires_s),
+            subkey=record.peer,
             exclude_self=self._node.protocol.client_mode,
         )
-        if await self._bounded(store, "store the announcement"):
+        if await self._bounded(store, "store the record"):
             return
         # hivemind reports what the slowest node said, so one liar's "no" hides four honest nodes' "yes".
         found = await self._lookup(key)
-        entry = found.value.get(announcement.peer) if found is not None and isinstance(found.value, dict) else None
-        if entry is None or entry.value != record:
+        entry = found.value.get(record.peer) if found is not None and isinstance(found.value, dict) else None
+        if entry is None or entry.value != signed:
             raise NetworkError(
-                "no node of the directory stored the announcement",
+                "no node of the directory stored the record",
                 hint="check this machine's clock and its connection to the initial peers",
             )
 
-    async def servers(self, model: ModelId) -> list[tuple[Announcement, bytes]]:
+    async def servers(self, model: ModelId) -> list[Listing]:
         """See ``Directory.servers``."""
-        found = await self._lookup(announcement_key(str(model)))
+        name = str(model)
+        announced, metrics = await asyncio.gather(
+            self._read(shard_key(Announcement, name, ""), Announcement),
+            self._read(shard_key(Metrics, name, ""), Metrics),
+        )
+        live = [entry for entry in announced if entry[0].model == name]
+        return listings(live, [found for found, _ in metrics if found.model == name])
+
+    async def models(self) -> list[ModelEntry]:
+        """See ``Directory.models``."""
+        entries = sorted_entries(await self._read(MODELS_KEY, ModelEntry))
+        return list({entry.model: entry for entry, _ in entries}.values())
+
+    async def shard_depth(self, model: ModelId) -> int:
+        """See ``Directory.shard_depth``."""
+        return 0
+
+    async def _read(self, key: str, kind: type[Kind]) -> list[tuple[Kind, bytes]]:
+        """Every valid record of one kind under ``key`` with its signed bytes."""
+        found = await self._lookup(key)
         if found is None:  # either nobody announced, or nobody answered and hivemind has just forgotten them all
             await asyncio.sleep(0)
             if self._alone:
-                found = await self._lookup(announcement_key(str(model)))
+                found = await self._lookup(key)
         if found is None or not isinstance(found.value, dict):
             return []
         now_s = self._clock.wall_s()
-        live: list[tuple[Announcement, bytes]] = []
+        live: list[tuple[Kind, bytes]] = []
         for peer, entry in found.value.items():
             try:
-                announcement = self._gate.read(peer, entry.value, now_s=now_s)
+                record = self._gate.read(peer, entry.value, now_s=now_s)
             except PeerError as error:  # mostly: expired while it travelled
                 self._gate.drop(error)
                 continue
-            if announcement.state is not State.OFFLINE and announcement.model == str(model):
-                live.append((announcement, entry.value))
-        return sorted(live, key=lambda item: item[0].peer)
+            if isinstance(record, kind):
+                live.append((record, entry.value))
+        return live
 
     async def close(self) -> None:
         """See ``Directory.close``."""

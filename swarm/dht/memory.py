@@ -6,10 +6,15 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
+from swarm.core.announcement import Announcement
 from swarm.core.clock import Clock
-from swarm.core.errors import NetworkError, PeerError
+from swarm.core.errors import BadRecordError, NetworkError, PeerError
 from swarm.core.ids import ModelId
-from swarm.core.records import Announcement, State, read_announcement
+from swarm.core.listing import Listing
+from swarm.core.metrics import Metrics
+from swarm.core.model_entry import ModelEntry
+from swarm.core.records import MODELS_KEY, AnyRecord, key_of, read_record, shard_key
+from swarm.dht.merge import Kind, listings, sorted_entries
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +42,15 @@ class MemoryDirectoryStore:
         self.down = False
         self._entries: dict[str, dict[str, list[_Entry]]] = {}
 
-    def inject(self, model: ModelId | str, subkey: str, value: bytes, *, expires_s: float) -> None:
-        """Store any bytes under any subkey, as a lying node could. No check at all."""
-        history = self._entries.setdefault(str(model), {}).setdefault(subkey, [])
+    def inject(self, key: str, subkey: str, value: bytes, *, expires_s: float) -> None:
+        """Store any bytes under any key and subkey, as a lying node could. No check at all."""
+        history = self._entries.setdefault(key, {}).setdefault(subkey, [])
         history.append(_Entry(value, self.clock.wall_s(), expires_s))
 
-    def put(self, model: str, subkey: str, value: bytes, *, expires_s: float) -> bool:
+    def put(self, key: str, subkey: str, value: bytes, *, expires_s: float) -> bool:
         """Store as a node does; False if it has expired or does not expire after what is stored."""
         now_s = self.clock.wall_s()
-        history = self._entries.setdefault(model, {}).setdefault(subkey, [])
+        history = self._entries.setdefault(key, {}).setdefault(subkey, [])
         live = [entry for entry in history if entry.expires_s > now_s]
         if expires_s <= now_s or any(entry.expires_s >= expires_s for entry in live):
             return False
@@ -55,11 +60,11 @@ class MemoryDirectoryStore:
         history[:] = [*live[visible:], _Entry(value, now_s, expires_s)]
         return True
 
-    def read(self, model: str) -> list[tuple[str, bytes]]:
+    def read(self, key: str) -> list[tuple[str, bytes]]:
         """Subkeys and values that had been stored ``staleness_s`` ago and have not expired, in order of subkey."""
         now_s = self.clock.wall_s()
         found: list[tuple[str, bytes]] = []
-        for subkey, history in sorted(self._entries.get(model, {}).items()):
+        for subkey, history in sorted(self._entries.get(key, {}).items()):
             seen = [e for e in history if e.stored_s <= now_s - self.staleness_s and e.expires_s > now_s]
             if seen:
                 found.append((subkey, seen[-1].value))
@@ -74,27 +79,43 @@ class MemoryDirectory:
         self._closed = False
         self.dropped: Counter[str] = Counter()
 
-    async def announce(self, record: bytes, announcement: Announcement) -> None:
-        """See ``Directory.announce``."""
+    async def publish(self, signed: bytes, record: AnyRecord) -> None:
+        """See ``Directory.publish``."""
         await self._reach()
-        stored = self._store.put(announcement.model, announcement.peer, record, expires_s=announcement.expires_s)
-        if not stored:
-            raise NetworkError("no node of the directory stored the announcement", hint="check this machine's clock")
+        if not self._store.put(key_of(record), record.peer, signed, expires_s=record.expires_s):
+            raise NetworkError("no node of the directory stored the record", hint="check this machine's clock")
 
-    async def servers(self, model: ModelId) -> list[tuple[Announcement, bytes]]:
+    async def servers(self, model: ModelId) -> list[Listing]:
         """See ``Directory.servers``."""
         await self._reach()
-        live: list[tuple[Announcement, bytes]] = []
-        for peer, value in self._store.read(str(model)):
+        name = str(model)
+        announced = self._read(shard_key(Announcement, name, ""), Announcement)
+        metrics = self._read(shard_key(Metrics, name, ""), Metrics)
+        live = [entry for entry in announced if entry[0].model == name]
+        return listings(live, [found for found, _ in metrics if found.model == name])
+
+    async def models(self) -> list[ModelEntry]:
+        """See ``Directory.models``."""
+        await self._reach()
+        return list({entry.model: entry for entry, _ in sorted_entries(self._read(MODELS_KEY, ModelEntry))}.values())
+
+    async def shard_depth(self, model: ModelId) -> int:
+        """See ``Directory.shard_depth``: one process needs one key."""
+        return 0
+
+    def _read(self, key: str, kind: type[Kind]) -> list[tuple[Kind, bytes]]:
+        found: list[tuple[Kind, bytes]] = []
+        for peer, value in self._store.read(key):
             try:
-                announcement = read_announcement(value, now_s=self._store.clock.wall_s(), expected_peer=peer)
+                record = read_record(value, now_s=self._store.clock.wall_s(), expected_peer=peer)
+                if not isinstance(record, kind):
+                    raise BadRecordError("a record of another kind", peer=peer)
             except PeerError as error:
                 self.dropped[type(error).__name__] += 1
                 _log.debug("dropped a directory record: %s", error)
                 continue
-            if announcement.state is not State.OFFLINE and announcement.model == str(model):
-                live.append((announcement, value))
-        return live
+            found.append((record, value))
+        return found
 
     async def close(self) -> None:
         """See ``Directory.close``; the other nodes' doors stay open."""

@@ -1,31 +1,42 @@
-"""What the rest of the house knows of the directory: signed records under a model's key, one per server."""
+"""What the rest of the house knows of the directory: signed records, one of each kind per server and model."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from swarm.core.ids import ModelId
-from swarm.core.records import Announcement
+from swarm.core.listing import Listing
+from swarm.core.model_entry import ModelEntry
+from swarm.core.records import AnyRecord
 
 
 class Directory(Protocol):
-    """Publishes one's own announcement, reads everybody's."""
+    """Publishes one's own records, reads everybody's."""
 
-    async def announce(self, record: bytes, announcement: Announcement) -> None:
-        """Store ``record`` (the signed form of ``announcement``) until ``announcement.expires_s``.
+    async def publish(self, signed: bytes, record: AnyRecord) -> None:
+        """Store ``signed`` (the signed form of ``record``) until ``record.expires_s``, under ``key_of(record)``.
 
-        Raises ``NetworkError`` if no node stored it: nobody answered, or a record of this peer with the same or a
-        later expiry is stored already (each announcement must expire later than the one before, the last, ``OFFLINE``,
+        Raises ``NetworkError`` if no node stored it: nobody answered, or a record of this kind and peer with the same
+        or a later expiry is stored already (each must expire later than the one before, an ``OFFLINE`` announcement,
         too).
         """
         ...
 
-    async def servers(self, model: ModelId) -> list[tuple[Announcement, bytes]]:
-        """Every live, valid announcement of ``model`` with its signed bytes, in order of peer id.
+    async def servers(self, model: ModelId) -> list[Listing]:
+        """Every live, valid announcement of ``model`` with its metrics if it has live ones, in order of peer id.
 
         Whatever is unsigned, expired, malformed, of another protocol major or signed by another peer is dropped
-        here. ``OFFLINE`` records are left out. Raises ``NetworkError`` if the directory could not be asked at all.
+        here. ``OFFLINE`` announcements are left out, and so are metrics of another instance than the announced one.
+        Raises ``NetworkError`` if the directory could not be asked at all.
         """
+        ...
+
+    async def models(self) -> list[ModelEntry]:
+        """The models of this swarm, one entry each, in order of model id. Raises as ``servers`` does."""
+        ...
+
+    async def shard_depth(self, model: ModelId) -> int:
+        """Over 2^depth keys a writer should spread its records of ``model``, from what was last read. Asks nobody."""
         ...
 
     async def close(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from swarm.core.announcement import Announcement
 from swarm.core.errors import NoRouteError
-from swarm.core.records import Announcement
 from swarm.core.spans import Span, missing_layers
 
 _MOST_NAMED = 4

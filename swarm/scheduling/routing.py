@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from swarm.core.announcement import Announcement, Reach, State
 from swarm.core.errors import ConfigError, NoRouteError
 from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_STAGES
 from swarm.core.numerics import DTYPE_BYTES, Numerics
-from swarm.core.records import Announcement, Reach, State
 from swarm.core.spans import Span
 from swarm.scheduling.reasons import Verdict, explain, has_embeddings, has_head
 

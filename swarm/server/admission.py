@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from swarm.core.announcement import Announcement
 from swarm.core.errors import RefusedError
 from swarm.core.limits import PROTOCOL_MAJOR
-from swarm.core.records import Announcement, read_announcement
+from swarm.core.records import read_announcement
 from swarm.engine.work import SpanInfo
 from swarm.transport.addresses import is_neighbour, is_public
 from swarm.wire.messages import Open

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from swarm.core.announcement import Announcement, Reach, State
 from swarm.core.clock import Clock
 from swarm.core.errors import IdentityInUseError, NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, Reach, State, sign_announcement
+from swarm.core.records import sign_record
 from swarm.core.version import VERSION
 from swarm.dht.protocol import Directory
 from swarm.engine.executor import SpanEngine
@@ -59,7 +60,7 @@ class Announcer:
 
     def signed(self) -> bytes:
         """The current announcement, valid from now, without storing it anywhere."""
-        return sign_announcement(self._identity, self._renewed())
+        return sign_record(self._identity, self._renewed())
 
     def _renewed(self) -> Announcement:
         # The directory stores only what expires later than what it has, whatever this machine's clock did meanwhile.
@@ -72,7 +73,7 @@ class Announcer:
         self._base = msgspec.structs.replace(self._base, **changes)
         record = self.signed()
         self._stored_until_s = self._base.expires_s
-        await self._directory.announce(record, self._base)
+        await self._directory.publish(record, self._base)
         return self._base
 
     async def check_twin(self) -> bool:
@@ -84,7 +85,8 @@ class Announcer:
         Of twins that began in the same moment and so never saw each other, the one that started later yields.
         """
         contested = False
-        for other, _ in await self._directory.servers(ModelId.parse(self._base.model)):
+        for listing in await self._directory.servers(ModelId.parse(self._base.model)):
+            other = listing.announcement
             if other.peer != self._base.peer or other.instance == self._base.instance:
                 continue
             if self._stored_until_s is None:

@@ -7,9 +7,9 @@ import hmac
 from collections import Counter
 from collections.abc import Callable
 
+from swarm.core.announcement import Announcement
 from swarm.core.errors import BusyError, NetworkError, ProtocolViolation
 from swarm.core.ids import PeerId, SessionKey
-from swarm.core.records import Announcement
 from swarm.server.config import ServerConfig
 from swarm.server.session import ServerSession
 from swarm.transport.framing import FrameStream

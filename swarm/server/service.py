@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from swarm.core.announcement import Announcement, State
 from swarm.core.clock import Clock
 from swarm.core.errors import (
     BusyError,
@@ -22,7 +23,6 @@ from swarm.core.errors import (
     SwarmError,
 )
 from swarm.core.ids import SessionKey
-from swarm.core.records import Announcement, State
 from swarm.engine.executor import SpanEngine
 from swarm.runtime.tasks import Tasks
 from swarm.server.admission import check_following, check_open

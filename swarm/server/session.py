@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from swarm.core.announcement import Announcement
 from swarm.core.errors import NetworkError, ProtocolViolation, SwarmError
 from swarm.core.ids import SessionKey
 from swarm.core.limits import MAX_HEADER_BYTES, MAX_PENDING_STEPS, MAX_SAMPLED_ROWS, MAX_STEP_ROWS
-from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.decoding.sampling import Choice
 from swarm.engine.kv import KVSlot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
+from swarm.core.announcement import Reach
 from swarm.core.ids import PeerId
-from swarm.core.records import Reach
 
 _PEER = "/p2p/"
 _CIRCUIT = "/p2p-circuit"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swarm.core.announcement import Reach
 from swarm.core.errors import (
     ConfigError,
     MisuseError,
@@ -21,7 +22,6 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
-from swarm.core.records import Reach
 from swarm.transport.addresses import is_relayed, reach_of, split_peer, widest_first
 from swarm.transport.dialback import DIAL_BACK_PROTOCOL, DialBack, own_addresses
 from swarm.transport.handlers import HandlerTasks

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from swarm.core.announcement import Announcement, State
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, PeerUnreachableError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, State, sign_announcement
-from swarm.dht.hivemind_directory import HivemindDirectory, RecordGate, announcement_key
+from swarm.core.records import shard_key, sign_record
+from swarm.dht.hivemind_directory import HivemindDirectory, RecordGate
 from swarm.dht.hivemind_import import DHTID, DHTLocalStorage, DHTRecord, MSGPackSerializer
 from swarm.runtime.clock import SystemClock
 from swarm.transport.addresses import join_peer
@@ -75,7 +76,7 @@ def signed(
         expires_s=now_s + lifetime_s,
         **fields,  # type: ignore[arg-type]
     )
-    return sign_announcement(identity, announcement), announcement
+    return sign_record(identity, announcement), announcement
 
 
 def identities(count: int) -> list[Identity]:
@@ -83,7 +84,7 @@ def identities(count: int) -> list[Identity]:
 
 
 async def peers_seen(directory: HivemindDirectory, model: ModelId = MODEL) -> list[str]:
-    return [announcement.peer for announcement, _ in await directory.servers(model)]
+    return [listing.peer for listing in await directory.servers(model)]
 
 
 async def test_everybody_reads_what_everybody_announced(create: Create) -> None:
@@ -94,11 +95,11 @@ async def test_everybody_reads_what_everybody_announced(create: Create) -> None:
     records = [signed(identity) for identity in servers]
     assert await peers_seen(client[1]) == []
     for (_, directory), (record, announcement) in zip(nodes, records, strict=True):
-        await directory.announce(record, announcement)
+        await directory.publish(record, announcement)
     for _, directory in (*nodes, client):
         found = await directory.servers(MODEL)
-        assert [record for _, record in found] == [record for record, _ in records]
-        assert [announcement for announcement, _ in found] == [announcement for _, announcement in records]
+        assert [listing.record for listing in found] == [record for record, _ in records]
+        assert [listing.announcement for listing in found] == [announcement for _, announcement in records]
         assert await directory.servers(OTHER) == []
         assert directory.dropped == 0
 
@@ -107,13 +108,14 @@ async def test_a_later_announcement_replaces_and_offline_removes(create: Create)
     first = await create()
     second = await create(first)
     (identity,) = identities(1)
-    await first[1].announce(*signed(identity, state=State.JOINING))
-    await first[1].announce(*signed(identity, lifetime_s=61, state=State.ONLINE))
-    ((announcement, _),) = await second[1].servers(MODEL)
+    await first[1].publish(*signed(identity, state=State.JOINING))
+    await first[1].publish(*signed(identity, lifetime_s=61, state=State.ONLINE))
+    [listing] = await second[1].servers(MODEL)
+    announcement = listing.announcement
     assert announcement.state is State.ONLINE
     with pytest.raises(NetworkError, match="no node"):
-        await first[1].announce(*signed(identity, lifetime_s=30))
-    await first[1].announce(*signed(identity, lifetime_s=62, state=State.OFFLINE))
+        await first[1].publish(*signed(identity, lifetime_s=30))
+    await first[1].publish(*signed(identity, lifetime_s=62, state=State.OFFLINE))
     assert await second[1].servers(MODEL) == []
 
 
@@ -121,13 +123,13 @@ async def test_an_expired_announcement_is_gone(create: Create) -> None:
     first = await create()
     second = await create(first)
     (identity,) = identities(1)
-    await first[1].announce(*signed(identity, lifetime_s=2))
+    await first[1].publish(*signed(identity, lifetime_s=2))
     assert await peers_seen(second[1]) == [identity.peer_id]
     async with asyncio.timeout(PATIENCE_S):
         while await peers_seen(second[1]):  # noqa: ASYNC110  # hivemind reads the machine's clock
             await asyncio.sleep(0.05)
     with pytest.raises(NetworkError):
-        await first[1].announce(*signed(identity, lifetime_s=-1))
+        await first[1].publish(*signed(identity, lifetime_s=-1))
 
 
 async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: Create) -> None:
@@ -136,8 +138,8 @@ async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: 
     reader = await create(first, client_mode=True)
     victim, other = identities(2)
     record, announcement = signed(victim)
-    await first[1].announce(record, announcement)
-    node, key, far_s = liar[1]._node, announcement_key(str(MODEL)), announcement.expires_s + 100
+    await first[1].publish(record, announcement)
+    node, key, far_s = liar[1]._node, shard_key(Announcement, str(MODEL), ""), announcement.expires_s + 100
     node.protocol.record_validator = None  # the liar's own node lets everything pass
     node.protocol.storage = DHTLocalStorage()
     forged = MSGPackSerializer.dumps(signed(other)[0])
@@ -154,7 +156,7 @@ async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: 
     assert await peers_seen(reader[1]) == [victim.peer_id]
     assert first[1].dropped >= 6
     assert reader[1].dropped >= 1
-    await first[1].announce(*signed(victim, lifetime_s=90))  # and the victim can still announce
+    await first[1].publish(*signed(victim, lifetime_s=90))  # and the victim can still announce
     assert await peers_seen(reader[1]) == [victim.peer_id]
 
 
@@ -165,7 +167,7 @@ async def test_a_record_of_another_model_cannot_stand_under_this_one(create: Cre
 
     def entry(model: ModelId, expires_s: float = announcement.expires_s) -> DHTRecord:
         return DHTRecord(
-            DHTID.generate(source=announcement_key(str(model))).to_bytes(),
+            DHTID.generate(source=shard_key(Announcement, str(model), "")).to_bytes(),
             MSGPackSerializer.dumps(identity.peer_id),
             MSGPackSerializer.dumps(record),
             expires_s,
@@ -186,18 +188,18 @@ async def test_a_dead_directory_is_an_error_for_a_client_and_comes_back(create: 
     with pytest.raises(PeerUnreachableError, match=r"127\.0\.0\.1"):
         await client[1].servers(MODEL)
     with pytest.raises(NetworkError):
-        await client[1].announce(*signed(identities(1)[0]))
+        await client[1].publish(*signed(identities(1)[0]))
 
 
 async def test_a_server_that_lost_everybody_still_knows_itself(create: Create) -> None:
     first = await create()
     server = await create(first)
     (identity,) = identities(1)
-    await server[1].announce(*signed(identity))
+    await server[1].publish(*signed(identity))
     await first[1].close()
     await first[0].close()
     assert await peers_seen(server[1]) == [identity.peer_id]
-    await server[1].announce(*signed(identity, lifetime_s=70))
+    await server[1].publish(*signed(identity, lifetime_s=70))
 
 
 async def test_no_initial_peer_in_the_directory_is_an_error_that_names_them(create: Create) -> None:
@@ -230,9 +232,9 @@ async def test_a_stranger_hides_nobody_by_what_it_stores(create: Create) -> None
     stranger = await create(first, client_mode=True)
     reader = await create(first, client_mode=True)
     server, *crowd = identities(1200)
-    await first[1].announce(*signed(server))
+    await first[1].publish(*signed(server))
     protocol, peer = stranger[1]._node.protocol, first[1]._node.protocol.p2p.peer_id
-    key = DHTID.generate(source=announcement_key(str(MODEL)))
+    key = DHTID.generate(source=shard_key(Announcement, str(MODEL), ""))
     made = [signed(identity, lifetime_s=600, addresses=("/dns4/" + "a" * 190,) * 12) for identity in crowd]
     for records, in_cache in ((made[:1], True), (made[:500], False), (made[500:], False)):
         stored = await protocol.call_store(
@@ -246,5 +248,5 @@ async def test_a_stranger_hides_nobody_by_what_it_stores(create: Create) -> None
         assert stored is not None
         assert not (in_cache and any(stored))
     assert server.peer_id in await peers_seen(reader[1])
-    await first[1].announce(*signed(server, lifetime_s=90))
+    await first[1].publish(*signed(server, lifetime_s=90))
     assert server.peer_id in await peers_seen(reader[1])

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from swarm.core.announcement import Reach
 from swarm.core.errors import ConfigError, PeerLostError, PeerUnreachableError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
-from swarm.core.records import Reach
 from swarm.runtime.identity import load_or_create
 from swarm.transport.addresses import join_peer
 from swarm.transport.libp2p import Libp2pTransport, _PendingCalls

@@ -44,7 +44,7 @@ class Pair:
         """Peer ids that a reader of the directory sees now."""
         parts = self.model._inner.parts
         found = self.model._loop.run(parts.directory.servers(parts.files.model_id))
-        return [announcement.peer for announcement, _ in found]
+        return [listing.peer for listing in found]
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_quantized_servers_answer_and_say_so(module_launcher: Any, connect: Any)
     model = connect(first)
     parts = model._inner.parts
     announced = model._loop.run(parts.directory.servers(parts.files.model_id))
-    assert {record.peer: str(record.numerics) for record, _ in announced} == dict(
+    assert {listing.peer: str(listing.announcement.numerics) for listing in announced} == dict(
         zip((first.peer, second.peer), declared, strict=True)
     )
     with pytest.raises(NoRouteError) as caught:

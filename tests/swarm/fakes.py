@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 from harness import LAYERS, Node, Swarm, until
 
+from swarm.core.announcement import State
 from swarm.core.errors import GenerationInterruptedError, PeerError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
-from swarm.core.records import State, sign_announcement
+from swarm.core.records import sign_record
 from swarm.core.spans import Span
 from swarm.dht.memory import MemoryDirectory
 from swarm.transport.framing import FrameStream
@@ -187,8 +188,8 @@ class FakeServer:
             state=State.ONLINE,
             expires_s=swarm.clock.wall_s() + 500.0,
         )
-        self.record = sign_announcement(self.identity, announcement)
-        await MemoryDirectory(swarm.store).announce(self.record, announcement)
+        self.record = sign_record(self.identity, announcement)
+        await MemoryDirectory(swarm.store).publish(self.record, announcement)
         return self
 
     @property

@@ -22,9 +22,9 @@ from virtual_time import LoopClock
 
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
+from swarm.core.announcement import Announcement
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
-from swarm.core.records import Announcement
 from swarm.core.spans import Span
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.engine.executor import SpanEngine

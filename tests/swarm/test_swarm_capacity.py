@@ -9,6 +9,7 @@ from fakes import FakeClient
 from harness import Swarm
 
 from swarm.client.results import Progress
+from swarm.core.announcement import State
 from swarm.core.errors import (
     BusyError,
     ConfigError,
@@ -19,7 +20,7 @@ from swarm.core.errors import (
     RefusedError,
     SwarmError,
 )
-from swarm.core.records import State, sign_announcement
+from swarm.core.records import sign_record
 from swarm.server.config import ServerConfig
 from swarm.wire.messages import Accept, Close
 
@@ -53,7 +54,7 @@ async def test_a_budget_announced_too_large_is_refused_at_open(swarm: Swarm) -> 
         state=State.ONLINE,
         expires_s=swarm.clock.wall_s() + 300.0,
     )
-    await node.directory.announce(sign_announcement(node.identity, announcement), announcement)
+    await node.directory.publish(sign_record(node.identity, announcement), announcement)
     with pytest.raises(RefusedError, match="budget is 100") as caught:
         await swarm.client().generate("x" * 100, **OPTIONS)
     assert node.short in str(caught.value)

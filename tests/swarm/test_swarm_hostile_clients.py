@@ -20,7 +20,7 @@ from harness import Node, Swarm
 
 from swarm.core.errors import PeerLostError, PeerUnreachableError
 from swarm.core.limits import MAX_FRAME_BYTES
-from swarm.core.records import sign_announcement
+from swarm.core.records import sign_record
 from swarm.server.config import ServerConfig
 from swarm.server.service import PACE_S
 from swarm.transport.framing import FrameStream
@@ -195,7 +195,7 @@ async def test_a_forged_announcement_of_the_next_server_is_refused(
         addresses=("/ip4/192.0.2.1/tcp/1",),
         expires_s=now_s + 60.0,
     )
-    record = sign_announcement(victim, announcement)
+    record = sign_record(victim, announcement)
     forged = record.replace(b"192.0.2.1", b"192.0.2.9")
     assert forged != record
     _, reply = await client.open(node, stages=2, head=False, downstream=forged)
@@ -212,7 +212,7 @@ def signed(swarm: Swarm, node: Node, **changes: Any) -> bytes:
     """A genuine announcement of a server that is nobody's in the swarm."""
     stranger = swarm.identity()
     fields = {"peer": stranger.peer_id, "start": 3, "end": 5, "expires_s": swarm.clock.wall_s() + 60.0} | changes
-    return sign_announcement(stranger, swarm.announcement(node.transport, node.engine, **fields))
+    return sign_record(stranger, swarm.announcement(node.transport, node.engine, **fields))
 
 
 @pytest.mark.parametrize(

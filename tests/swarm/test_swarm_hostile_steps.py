@@ -17,7 +17,7 @@ from harness import Node, Swarm, turns
 from msgspec.structs import force_setattr
 
 from swarm.core.limits import MAX_PENDING_STEPS
-from swarm.core.records import sign_announcement
+from swarm.core.records import sign_record
 from swarm.core.sampling import SamplingParams
 from swarm.wire.messages import (
     PREFILL_LANE,
@@ -264,7 +264,7 @@ async def test_an_unreachable_next_server_is_told_to_the_client(swarm: Swarm, cl
         addresses=("/memory/nowhere",),
         expires_s=swarm.clock.wall_s() + 60.0,
     )
-    record = sign_announcement(gone, announcement)
+    record = sign_record(gone, announcement)
     control, reply = await client.open(node, stages=2, downstream=record)
     assert isinstance(reply, Accept)
     message = (await control.receive()).message

@@ -63,9 +63,10 @@ _controls: list[Any] = []
 async def _session(folder: Path) -> int:
     from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
     from swarm.client.tokenizer import Tokenizer
+    from swarm.core.announcement import Announcement
     from swarm.core.keys import Identity
     from swarm.core.numerics import Numerics
-    from swarm.core.records import Announcement, sign_announcement
+    from swarm.core.records import sign_record
     from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
     from swarm.models.folder import open_folder
     from swarm.runtime.clock import SystemClock
@@ -93,7 +94,7 @@ async def _session(folder: Path) -> int:
         started_s=clock.wall_s(),
         expires_s=clock.wall_s() + 60.0,
     )
-    await directory.announce(sign_announcement(identity, announcement), announcement)
+    await directory.publish(sign_record(identity, announcement), announcement)
     transport = network.transport(Identity(bytes([2] * 32)))
     model = AsyncSwarmModel(ClientParts(transport, directory, clock, files, Tokenizer.of(files)), ClientOptions())
     sampled = {"temperature": 1.0, "top_p": 0.9, "repetition_penalty": 1.1, "logprobs": True, "max_new_tokens": 5}

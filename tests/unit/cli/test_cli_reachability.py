@@ -11,12 +11,12 @@ import pytest
 
 from swarm.cli.console import JsonConsole
 from swarm.cli.reachability import LOOK_EVERY_S, follow, wait_reachable
+from swarm.core.announcement import Announcement, Reach, State
 from swarm.core.errors import PeerUnreachableError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, Reach, State
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.runtime.clock import VirtualClock
 from swarm.server.announcer import Announcer
@@ -104,7 +104,8 @@ async def test_the_next_announcement_says_the_new_way(setting: Setting) -> None:
     node.find_relay()
     await setting.clock.advance(LOOK_EVERY_S)
     await announcer.publish()
-    [(announced, _)] = await setting.directory.servers(MODEL)
+    [listing] = await setting.directory.servers(MODEL)
+    announced = listing.announcement
     assert (announced.reach, announced.addresses) == (Reach.RELAYED, (RELAYED, HOME))
     node.addresses = (HOME, RELAYED)
     await setting.clock.advance(LOOK_EVERY_S)

@@ -10,19 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.core.announcement import Announcement, Reach, State
 from swarm.core.errors import BadRecordError, BadSignatureError, ConfigError, PeerError
 from swarm.core.keys import RECORD_DOMAIN, Identity
 from swarm.core.limits import MAX_ADDRESSES, MAX_LAYERS, MAX_RECORD_BYTES, MAX_RECORD_LIFETIME_S, PROTOCOL_MAJOR
 from swarm.core.numerics import Numerics
-from swarm.core.records import (
-    CLOCK_SKEW_S,
-    Announcement,
-    Reach,
-    SignedRecord,
-    State,
-    read_announcement,
-    sign_announcement,
-)
+from swarm.core.records import CLOCK_SKEW_S, SignedRecord, read_announcement, sign_record
 
 NOW_S = 1_800_000_000.0
 ALICE, MALLORY = Identity(b"a" * 32), Identity(b"m" * 32)
@@ -80,7 +73,7 @@ good = st.builds(
 
 @given(good)
 def test_a_good_record_reads_back_as_it_was_written(one: Announcement) -> None:
-    data = sign_announcement(ALICE, one)
+    data = sign_record(ALICE, one)
     assert len(data) <= MAX_RECORD_BYTES
     assert read_announcement(data, now_s=NOW_S, expected_peer=ALICE.peer_id) == one
     assert read_announcement(data, now_s=NOW_S) == one
@@ -92,7 +85,7 @@ def test_span_and_peer_are_offered_as_types() -> None:
 
 
 def test_the_same_announcement_always_has_the_same_bytes() -> None:
-    assert sign_announcement(ALICE, announcement()) == sign_announcement(ALICE, announcement())
+    assert sign_record(ALICE, announcement()) == sign_record(ALICE, announcement())
 
 
 @given(st.dictionaries(names.filter(lambda name: not hasattr(Announcement, name)), st.integers() | names, max_size=4))
@@ -164,7 +157,7 @@ def test_a_record_without_a_field_is_refused(field: str) -> None:
 
 def test_the_lifetime_limit_leaves_room_for_a_skewed_clock() -> None:
     longest = announcement(expires_s=NOW_S + MAX_RECORD_LIFETIME_S + CLOCK_SKEW_S)
-    assert read_announcement(sign_announcement(ALICE, longest), now_s=NOW_S) == longest
+    assert read_announcement(sign_record(ALICE, longest), now_s=NOW_S) == longest
 
 
 def test_an_unsigned_record_is_refused() -> None:
@@ -193,7 +186,7 @@ def test_nobody_speaks_for_another_peer() -> None:
 
 
 def test_a_good_record_under_another_peers_subkey_is_refused() -> None:
-    data = sign_announcement(ALICE, announcement())
+    data = sign_record(ALICE, announcement())
     with pytest.raises(BadSignatureError, match="somebody else") as caught:
         read_announcement(data, now_s=NOW_S, expected_peer=MALLORY.peer_id)
     assert caught.value.peer == MALLORY.peer_id
@@ -231,7 +224,7 @@ def test_random_bytes_are_refused_cleanly(data: bytes) -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_a_garbled_record_never_reads_as_something_else(data: st.DataObject) -> None:
-    whole = sign_announcement(ALICE, announcement(public_name="alice", addresses=("/ip4/127.0.0.1/tcp/1",)))
+    whole = sign_record(ALICE, announcement(public_name="alice", addresses=("/ip4/127.0.0.1/tcp/1",)))
     garbled = bytearray(whole)
     at = data.draw(st.integers(0, len(whole) - 1))
     garbled[at] ^= data.draw(st.integers(1, 255))
@@ -243,7 +236,7 @@ def test_a_garbled_record_never_reads_as_something_else(data: st.DataObject) -> 
 
 def test_one_cannot_sign_for_another() -> None:
     with pytest.raises(ConfigError, match="own peer id"):
-        sign_announcement(MALLORY, announcement())
+        sign_record(MALLORY, announcement())
 
 
 @pytest.mark.parametrize(
@@ -259,10 +252,10 @@ def test_one_cannot_sign_for_another() -> None:
 )
 def test_one_does_not_publish_what_nobody_would_read(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="nobody would accept"):
-        sign_announcement(ALICE, announcement(**changes))
+        sign_record(ALICE, announcement(**changes))
 
 
 def test_one_does_not_publish_what_is_too_large() -> None:
     wide = announcement(addresses=("é" * 200,) * MAX_ADDRESSES)
-    with pytest.raises(ConfigError, match="announce fewer addresses"):
-        sign_announcement(ALICE, wide)
+    with pytest.raises(ConfigError, match="name fewer addresses"):
+        sign_record(ALICE, wide)

@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from swarm.core.announcement import Announcement, State
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
+from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, State, sign_announcement
+from swarm.core.records import shard_key, sign_record
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.dht.protocol import Directory
 from swarm.runtime.clock import VirtualClock
@@ -36,22 +38,22 @@ def signed(
         started_s=clock.wall_s() - 1000,
         expires_s=clock.wall_s() + lifetime_s,
     )
-    return sign_announcement(identity, announcement), announcement
+    return sign_record(identity, announcement), announcement
 
 
 async def seen(directory: Directory, model: ModelId = MODEL) -> list[str]:
-    return [announcement.peer for announcement, _ in await directory.servers(model)]
+    return [listing.peer for listing in await directory.servers(model)]
 
 
 async def test_nodes_share_what_they_announce_until_it_expires() -> None:
     clock = VirtualClock()
     store = MemoryDirectoryStore(clock)
     one, two = MemoryDirectory(store), MemoryDirectory(store)
-    await one.announce(*signed(BOB, clock))
+    await one.publish(*signed(BOB, clock))
     record, announcement = signed(ALICE, clock, lifetime_s=30)
-    await two.announce(record, announcement)
+    await two.publish(record, announcement)
     assert await seen(one) == await seen(two) == [ALICE.peer_id, BOB.peer_id]
-    assert (await one.servers(MODEL))[0] == (announcement, record)
+    assert (await one.servers(MODEL))[0] == Listing(announcement, record)
     assert await seen(one, OTHER) == []
     await clock.advance(30)
     assert await seen(one) == [BOB.peer_id]
@@ -62,42 +64,44 @@ async def test_nodes_share_what_they_announce_until_it_expires() -> None:
 async def test_a_write_must_outlive_what_it_replaces() -> None:
     clock = VirtualClock()
     directory = MemoryDirectory(MemoryDirectoryStore(clock))
-    await directory.announce(*signed(ALICE, clock))
+    await directory.publish(*signed(ALICE, clock))
     for lifetime_s in (60.0, 30.0):
         with pytest.raises(NetworkError):
-            await directory.announce(*signed(ALICE, clock, lifetime_s=lifetime_s))
-    await directory.announce(*signed(ALICE, clock, lifetime_s=61, state=State.OFFLINE))
+            await directory.publish(*signed(ALICE, clock, lifetime_s=lifetime_s))
+    await directory.publish(*signed(ALICE, clock, lifetime_s=61, state=State.OFFLINE))
     assert await seen(directory) == []
     with pytest.raises(NetworkError):
-        await directory.announce(*signed(BOB, clock, lifetime_s=0))
+        await directory.publish(*signed(BOB, clock, lifetime_s=0))
 
 
 async def test_lies_are_dropped_and_counted() -> None:
     clock = VirtualClock()
     store = MemoryDirectoryStore(clock)
     directory = MemoryDirectory(store)
-    await directory.announce(*signed(BOB, clock))
+    await directory.publish(*signed(BOB, clock))
     far_s = clock.wall_s() + 600
-    store.inject(MODEL, ALICE.peer_id, b"garbage", expires_s=far_s)
+    store.inject(shard_key(Announcement, str(MODEL), ""), ALICE.peer_id, b"garbage", expires_s=far_s)
     assert await seen(directory) == [BOB.peer_id]
-    store.inject(MODEL, ALICE.peer_id, signed(BOB, clock)[0], expires_s=far_s)
+    store.inject(shard_key(Announcement, str(MODEL), ""), ALICE.peer_id, signed(BOB, clock)[0], expires_s=far_s)
     assert await seen(directory) == [BOB.peer_id]
-    store.inject(OTHER, ALICE.peer_id, signed(ALICE, clock)[0], expires_s=far_s)
+    store.inject(shard_key(Announcement, str(OTHER), ""), ALICE.peer_id, signed(ALICE, clock)[0], expires_s=far_s)
     assert await seen(directory, OTHER) == []
     assert directory.dropped == {"BadRecordError": 1, "BadSignatureError": 1}
     await clock.advance(61)  # the store keeps it longer than its signature says
-    store.inject(MODEL, ALICE.peer_id, signed(ALICE, clock, lifetime_s=-1)[0], expires_s=far_s)
+    store.inject(
+        shard_key(Announcement, str(MODEL), ""), ALICE.peer_id, signed(ALICE, clock, lifetime_s=-1)[0], expires_s=far_s
+    )
     assert await seen(directory) == []
 
 
 async def test_stale_reads_show_the_past() -> None:
     clock = VirtualClock()
     directory = MemoryDirectory(MemoryDirectoryStore(clock, staleness_s=5))
-    await directory.announce(*signed(ALICE, clock))
+    await directory.publish(*signed(ALICE, clock))
     assert await seen(directory) == []
     await clock.advance(5)
     assert await seen(directory) == [ALICE.peer_id]
-    await directory.announce(*signed(ALICE, clock, lifetime_s=90, state=State.OFFLINE))
+    await directory.publish(*signed(ALICE, clock, lifetime_s=90, state=State.OFFLINE))
     await clock.advance(4)
     assert await seen(directory) == [ALICE.peer_id]
     await clock.advance(1)
@@ -120,5 +124,5 @@ async def test_calls_take_their_delay_and_fail_while_down_or_closed() -> None:
     await directory.close()
     await directory.close()
     with pytest.raises(NetworkError, match="closed"):
-        await directory.announce(*signed(ALICE, clock))
+        await directory.publish(*signed(ALICE, clock))
     assert await seen(other) == []

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.core.announcement import Announcement, Reach, State
 from swarm.core.errors import ConfigError, NoRouteError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, Reach, State
 from swarm.core.spans import Span
 from swarm.scheduling.reasons import layers_text
 from swarm.scheduling.routing import Route, RouteNeeds, find_route

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from swarm.core.announcement import Announcement, State
 from swarm.core.errors import IdentityInUseError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
-from swarm.core.records import Announcement, State
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.runtime.clock import VirtualClock
 from swarm.server.announcer import LOOKS_PER_ANNOUNCEMENT, Announcer
@@ -63,7 +63,8 @@ def store(clock: VirtualClock) -> MemoryDirectoryStore:
 
 
 async def seen(twin: Twin) -> int:
-    [(announced, _)] = await twin.directory.servers(MODEL)
+    [listing] = await twin.directory.servers(MODEL)
+    announced = listing.announcement
     return announced.instance
 
 

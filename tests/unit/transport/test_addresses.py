@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.core.announcement import Reach
 from swarm.core.errors import ConfigError
 from swarm.core.keys import Identity
-from swarm.core.records import Reach
 from swarm.transport.addresses import is_neighbour, is_public, is_relayed, join_peer, reach_of, split_peer, widest_first
 from swarm.transport.multiaddr import to_bytes, to_text
 
