@@ -1,7 +1,7 @@
 """A direct connection to a node that only a relay reaches: it is asked, through the relay, to dial back.
 
-A relayed connection is for introductions only: the relay in hivemind's daemon cuts it after two minutes, libp2p's
-default for circuits, whatever its flags say. A hidden node can still dial out, so whoever is itself reachable gets a
+A relayed connection is for introductions only: the relay in hivemind's daemon was seen to cut it after two minutes
+(between separate networks always, on loopback sometimes), whatever its flags said. A hidden node can still dial out, so whoever is itself reachable gets a
 direct connection by asking for one; libp2p then prefers it for every later stream.
 """
 
