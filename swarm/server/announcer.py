@@ -38,8 +38,8 @@ class Announcer:
     def __init__(
         self, directory: Directory, identity: Identity, clock: Clock, base: Announcement, config: ServerConfig
     ) -> None:
-        self._directory = directory
-        self._identity = identity
+        self.directory = directory
+        self.identity = identity
         self._clock = clock
         self._base = base
         self._config = config
@@ -60,7 +60,7 @@ class Announcer:
 
     def signed(self) -> bytes:
         """The current announcement, valid from now, without storing it anywhere."""
-        return sign_record(self._identity, self._renewed())
+        return sign_record(self.identity, self._renewed())
 
     def _renewed(self) -> Announcement:
         # The directory stores only what expires later than what it has, whatever this machine's clock did meanwhile.
@@ -73,7 +73,7 @@ class Announcer:
         self._base = msgspec.structs.replace(self._base, **changes)
         record = self.signed()
         self._stored_until_s = self._base.expires_s
-        await self._directory.publish(record, self._base)
+        await self.directory.publish(record, self._base)
         return self._base
 
     async def check_twin(self) -> bool:
@@ -85,7 +85,7 @@ class Announcer:
         Of twins that began in the same moment and so never saw each other, the one that started later yields.
         """
         contested = False
-        for listing in await self._directory.servers(ModelId.parse(self._base.model)):
+        for listing in await self.directory.servers(ModelId.parse(self._base.model)):
             other = listing.announcement
             if other.peer != self._base.peer or other.instance == self._base.instance:
                 continue

@@ -24,12 +24,14 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import SessionKey
 from swarm.engine.executor import SpanEngine
+from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.runtime.tasks import Tasks
 from swarm.server.admission import check_following, check_open
 from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher, as_swarm_error
 from swarm.server.config import ServerConfig
 from swarm.server.links import Rendezvous, dial_downstream
+from swarm.server.metrics_reporter import Figures, MetricsReporter
 from swarm.server.session import GOODBYE_S, ServerSession
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream, Transport
@@ -53,6 +55,7 @@ class ServerParts:
     engine: SpanEngine
     announcer: Announcer
     clock: Clock
+    speed: SpanSpeed = UNMEASURED
 
 
 class Server:
@@ -64,6 +67,7 @@ class Server:
         self.batcher = Batcher(parts.engine, batch_tokens=config.batch_tokens)
         self.table = Rendezvous(config)
         self.pulse = PulseKeeper(parts.transport, parts.clock)
+        self.metrics = MetricsReporter(parts.announcer, parts.clock, self._figures)
         self.draining = False
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._broke)
@@ -83,9 +87,21 @@ class Server:
     async def announce(self) -> Announcement:
         """Publish the announcement as online and keep it alive until ``stop``."""
         await self.parts.announcer.check_twin()
+        await self.metrics.publish()  # before anybody can find this server, so that it is found alive
         announced = await self.parts.announcer.publish(state=State.ONLINE)
         self._tasks.spawn(self.parts.announcer.run(self._lost_identity), name="announcer")
+        self._tasks.spawn(self.metrics.run(), name="metrics")
         return announced
+
+    def _figures(self) -> Figures:
+        speed = self.parts.speed
+        return Figures(
+            tau_s=speed.tau_s,
+            fixed_s=speed.fixed_s,
+            kv_free_tokens=self.parts.engine.free_tokens,
+            sessions=len(self.table),
+            queued_steps=self.batcher.queued_steps,
+        )
 
     async def stop(self) -> None:
         """Announce draining, let running sessions finish within ``drain_timeout_s``, announce offline, stop.
