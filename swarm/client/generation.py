@@ -68,7 +68,7 @@ class Generation:
             tokens_per_s=later / (ended_s - first_s) if later and ended_s > first_s else 0.0,
             chain=tuple(
                 ChainStage(stage.peer, stage.span.start, stage.span.end, stage.announcement.public_name)
-                for stage in opened.route.stages
+                for stage in opened.chain.plan.stages
             ),
             exact=opened.exact,
             seed=self.request.params.seed,

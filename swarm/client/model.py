@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Unpack
 from weakref import WeakSet
 
+from swarm.client.chain import Chain
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
 from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
@@ -22,7 +23,6 @@ from swarm.dht.protocol import Directory
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
-from swarm.scheduling.routing import Route
 from swarm.transport.protocol import Transport
 from swarm.wire.messages import Codec
 
@@ -169,17 +169,17 @@ class AsyncSwarmModel:
         """A chain with room for ``kv_tokens``, and the conversation on it."""
         opened = await self._opener.open(kv_tokens, report)
         try:
-            head = await self._head(opened.route)
+            head = await self._head(opened.chain)
         except BaseException:
             await opened.chain.close()
             raise
         return opened, Conversation(opened.chain, head, table_tokens=self.parts.files.short_table_tokens)
 
-    async def _head(self, route: Route) -> Head:
+    async def _head(self, chain: Chain) -> Head:
         """The remote head, or the local one in the last server's dtype; a local one is loaded once."""
         if self.options.remote_head:
             return RemoteHead(self.parts.files.vocab_size)
-        first, last = (stage.announcement.numerics.dtype for stage in (route.stages[0], route.stages[-1]))
+        first, last = (stage.announcement.numerics.dtype for stage in (chain.plan.stages[0], chain.plan.stages[-1]))
         task = self._local_heads.get(last)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = asyncio.create_task(self._load_head(last))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.client.chain import Chain, ChainPlan, StagePlan
 from swarm.client.results import Progress, ProgressCallback
@@ -19,9 +19,12 @@ from swarm.core.errors import (
     SwarmError,
 )
 from swarm.core.ids import ModelId, PeerId
+from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
 from swarm.dht.protocol import Directory
+from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.routing import Route, RouteNeeds, find_route
+from swarm.scheduling.view import node_of
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.wire.messages import Codec
@@ -152,14 +155,19 @@ class ChainOpener:
             numerics="any" if self._options.mixed_numerics else "same",
             excluded=excluded,
         )
-        servers = [announcement for announcement, _ in records.values()]
-        return find_route(servers, self._layer_count, needs=needs, salt=self._random.getrandbits(64))
+        nodes = tuple(
+            replace(node_of(Listing(announcement, record)), live=True)
+            for announcement, record in records.values()
+            if announcement.layer_count == self._layer_count
+        )
+        cluster = Cluster(layers=self._layer_count, nodes=nodes)
+        return find_route(cluster, needs=needs, salt=self._random.getrandbits(64))
 
     def _plan(self, route: Route, records: dict[PeerId, tuple[Announcement, bytes]], kv_tokens: int) -> ChainPlan:
-        classes: set[Numerics] = {stage.announcement.numerics for stage in route.stages}
+        classes: set[Numerics] = {records[stage.peer][0].numerics for stage in route.stages}
         return ChainPlan(
             model=self._model,
-            stages=[StagePlan(stage.announcement, records[stage.peer][1], stage.span) for stage in route.stages],
+            stages=[StagePlan(*records[stage.peer], stage.span) for stage in route.stages],
             kv_tokens=kv_tokens,
             embed=self._options.remote_head,
             head=self._options.remote_head,

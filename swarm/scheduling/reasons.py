@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from swarm.core.announcement import Announcement
 from swarm.core.errors import NoRouteError
 from swarm.core.spans import Span, missing_layers
+from swarm.scheduling.cluster import Node
 
 _MOST_NAMED = 4
 """Ranges or classes a message names before it counts the rest."""
@@ -17,18 +17,27 @@ _MOST_NAMED = 4
 class Verdict:
     """A server and why it cannot take part ("are draining", to follow "servers that"); None if it can."""
 
-    server: Announcement
+    server: Node
     objection: str | None
 
 
-def has_embeddings(server: Announcement) -> bool:
+def has_embeddings(server: Node) -> bool:
     """True if it can begin a chain with a remote head."""
-    return server.embeddings and server.start == 0
+    return server.embeddings and server.span is not None and server.span.start == 0
 
 
-def has_head(server: Announcement) -> bool:
+def has_head(server: Node, layer_count: int) -> bool:
     """True if it can end a chain with a remote head."""
-    return server.head and server.end == server.layer_count
+    return server.head and server.span is not None and server.span.end >= layer_count
+
+
+def _spans(servers: Iterable[Node]) -> list[Span]:
+    return [server.span for server in servers if server.span is not None]
+
+
+def _holds_some(server: Node, holes: Sequence[Span]) -> bool:
+    span = server.span
+    return span is not None and any(span.start < hole.end and hole.start < span.end for hole in holes)
 
 
 def layers_text(spans: Sequence[Span]) -> str:
@@ -43,32 +52,31 @@ def explain(verdicts: Sequence[Verdict], layer_count: int, *, remote_head: bool)
 
     ``verdicts`` cover every server of the model; at least one of the reasons must hold.
     """
-    holes = missing_layers((verdict.server.span for verdict in verdicts), layer_count)
+    holes = missing_layers(_spans(verdict.server for verdict in verdicts), layer_count)
     if holes:
         hint = f"start one: python -m swarm.server --blocks {holes[0]}"
         return NoRouteError(f"no server holds {layers_text(holes)}", hint=hint)
     usable = [verdict.server for verdict in verdicts if verdict.objection is None]
-    holes = missing_layers((server.span for server in usable), layer_count)
+    holes = missing_layers(_spans(usable), layer_count)
     if holes:
         text = layers_text(holes)
-        holders = [
-            v for v in verdicts if any(v.server.start < hole.end and hole.start < v.server.end for hole in holes)
-        ]
+        holders = [verdict for verdict in verdicts if _holds_some(verdict.server, holes)]
         return _withheld(text + (" is" if text.startswith("layer ") else " are"), holders)
     if remote_head:
-        last = layer_count - 1
+        at_end = f"no server of layer {layer_count - 1} holds the LM head"
         for missing in (
             _part(verdicts, "the embeddings are", "no server of layer 0 holds the embeddings", has_embeddings),
-            _part(verdicts, "the LM head is", f"no server of layer {last} holds the LM head", has_head),
+            _part(verdicts, "the LM head is", at_end, lambda server: has_head(server, layer_count)),
         ):
             if missing is not None:
                 return missing
+        if layer_count == 1:  # the only case in which who begins must also end
+            both = "no one server may serve both embeddings and LM head of the one layer there is"
+            return NoRouteError(both, hint='connect with head="local"')
     return _divided(usable, layer_count, remote_head)
 
 
-def _part(
-    verdicts: Sequence[Verdict], held: str, unheld: str, holds: Callable[[Announcement], bool]
-) -> NoRouteError | None:
+def _part(verdicts: Sequence[Verdict], held: str, unheld: str, holds: Callable[[Node], bool]) -> NoRouteError | None:
     holders = [verdict for verdict in verdicts if holds(verdict.server)]
     if not holders:
         return NoRouteError(unheld, hint='connect with head="local"')
@@ -85,8 +93,8 @@ def _withheld(what: str, holders: Sequence[Verdict]) -> NoRouteError:
     )
 
 
-def _divided(usable: Sequence[Announcement], layer_count: int, remote_head: bool) -> NoRouteError:
-    classes: dict[str, list[Announcement]] = {}
+def _divided(usable: Sequence[Node], layer_count: int, remote_head: bool) -> NoRouteError:
+    classes: dict[str, list[Node]] = {}
     for server in usable:
         classes.setdefault(str(server.numerics), []).append(server)
     lacks = [f"{name} lacks {_lack(classes[name], layer_count, remote_head)}" for name in sorted(classes)]
@@ -96,14 +104,14 @@ def _divided(usable: Sequence[Announcement], layer_count: int, remote_head: bool
     )
 
 
-def _lack(servers: Sequence[Announcement], layer_count: int, remote_head: bool) -> str:
+def _lack(servers: Sequence[Node], layer_count: int, remote_head: bool) -> str:
     lacking = []
-    holes = missing_layers((server.span for server in servers), layer_count)
+    holes = missing_layers(_spans(servers), layer_count)
     if holes:
         lacking.append(layers_text(holes))
     if remote_head and not any(map(has_embeddings, servers)):
         lacking.append("the embeddings")
-    if remote_head and not any(map(has_head, servers)):
+    if remote_head and not any(has_head(server, layer_count) for server in servers):
         lacking.append("the LM head")
     return _listed(lacking, "and")
 
