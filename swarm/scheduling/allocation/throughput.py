@@ -1,0 +1,47 @@
+"""What a swarm can serve: tokens per second by layer, and of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from swarm.core.announcement import State
+from swarm.scheduling.allocation.plan import Plan
+from swarm.scheduling.cluster import Cluster, Node
+
+
+def layer_rates(nodes: Iterable[Node], layers: int) -> npt.NDArray[np.float64]:
+    """Tokens per second that each layer can serve, shape ``[layers]``: the sum over its holders of power / span.
+
+    Nodes without a span, and those that are draining or offline, add nothing. A server's power is that of one unbatched
+    session, so with batching this is a lower bound. O(nodes + layers).
+    """
+    steps = np.zeros(layers + 1)
+    counts = np.zeros(layers + 1, dtype=np.int64)
+    for node in nodes:
+        if node.span is None or node.state in (State.DRAINING, State.OFFLINE):
+            continue
+        start, end = min(node.span.start, layers), min(node.span.end, layers)
+        rate = node.power / len(node.span)
+        steps[start] += rate
+        steps[end] -= rate
+        counts[start] += 1
+        counts[end] -= 1
+    # Sums and differences of floats leave dust: a layer that nobody holds serves exactly nothing.
+    rates = np.where(np.cumsum(counts) > 0, np.maximum(np.cumsum(steps), 0.0), 0.0)[:layers]
+    return np.asarray(rates, dtype=np.float64)
+
+
+def swarm_tokens_per_s(nodes: Iterable[Node], layers: int) -> float:
+    """Tokens per second of the whole swarm: its weakest layer's rate, 0 if some layer has no holder."""
+    return float(layer_rates(nodes, layers).min(initial=np.inf)) if layers else 0.0
+
+
+def with_spans(cluster: Cluster, plan: Plan) -> tuple[Node, ...]:
+    """The cluster's nodes as they will be once ``plan`` is carried out: for the two functions above."""
+    shares = [*(share for pipeline in plan.pipelines for share in pipeline), *plan.replicas]
+    spans = {share.id: share.span for share in shares}
+    return tuple(replace(node, span=spans.get(node.id)) for node in cluster.nodes)
