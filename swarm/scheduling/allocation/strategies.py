@@ -7,13 +7,14 @@ from types import MappingProxyType
 
 from swarm.core.errors import ConfigError
 from swarm.scheduling.allocation.greedy import greedy
+from swarm.scheduling.allocation.max_flow import max_flow
 from swarm.scheduling.allocation.parallax import parallax
 from swarm.scheduling.allocation.plan import Plan, Score, Strategy
 from swarm.scheduling.allocation.ring import ring, ring_exo
 from swarm.scheduling.cluster import Cluster
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
-    {"parallax": parallax, "greedy": greedy, "ring": ring, "ring-exo": ring_exo}
+    {"parallax": parallax, "greedy": greedy, "ring": ring, "ring-exo": ring_exo, "max-flow": max_flow}
 )
 
 
