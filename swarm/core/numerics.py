@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from swarm.core.errors import ConfigError
+
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Wire and compute dtypes, with bytes per element."""
 
@@ -30,3 +32,16 @@ class Numerics(msgspec.Struct, frozen=True, array_like=True):
             and self.quantization in QUANTIZATIONS
             and (self.kv_dtype == "" or self.kv_dtype in DTYPE_BYTES)
         )
+
+    @classmethod
+    def parse(cls, text: str) -> Numerics:
+        """Read what ``str`` writes, like ``bfloat16+int8+kv-float16``; raise ``ConfigError`` if it is not known."""
+        dtype, *more = text.split("+")
+        kv_dtype = more.pop().removeprefix("kv-") if more and more[-1].startswith("kv-") else ""
+        numerics = cls(dtype, more.pop() if more else "none", kv_dtype)
+        if more or not numerics.known:
+            raise ConfigError(
+                f"unknown numerics {text[:80]!r}",
+                hint=f"write {' or '.join(DTYPE_BYTES)}, then perhaps +int8 or +nf4, then perhaps +kv-DTYPE",
+            )
+        return numerics

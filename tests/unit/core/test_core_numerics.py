@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from swarm.core.errors import ConfigError
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS, Numerics
 
 
@@ -30,6 +31,15 @@ def test_every_class_has_its_own_name() -> None:
         for kv in DTYPE_BYTES
     ]
     assert len({str(one) for one in every}) == len(every) == 27
+    assert all(str(Numerics.parse(str(one))) == str(one) for one in every)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "f32", "float32+int3", "float32+kv-fp8", "float32+int8+nf4", "kv-float32", "+int8"]
+)
+def test_what_names_no_class_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="unknown numerics"):
+        Numerics.parse(text)
 
 
 @pytest.mark.parametrize("bad", [Numerics("float64"), Numerics("float32", "int3"), Numerics("float32", "none", "fp8")])
