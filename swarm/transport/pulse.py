@@ -35,7 +35,7 @@ MAX_ECHOES_PER_PEER = 8
 RTT_WEIGHT = 0.2
 """Weight of the newest measurement in the smoothed RTT."""
 
-_BEAT = struct.Struct(">I")
+BEAT = struct.Struct(">I")
 
 OnSilent = Callable[[str], None]
 """Called once with a reason when a held peer has not answered for ``SILENCE_S``."""
@@ -141,14 +141,14 @@ class PulseKeeper:
         while pair.holds or pair.idle_s < LINGER_S:
             pair.sent += 1
             pair.sent_s[pair.sent] = self._clock.monotonic_s()
-            await stream.write(_BEAT.pack(pair.sent))
+            await stream.write(BEAT.pack(pair.sent))
             await self._pause(pair, INTERVAL_S)
             if pair.sent - pair.heard >= SILENCE_S / INTERVAL_S:
                 self._tell(pair)
 
     async def _listen(self, pair: _Pair, stream: Stream) -> None:
         while True:
-            (number,) = _BEAT.unpack(await stream.read_exactly(_BEAT.size))
+            (number,) = BEAT.unpack(await stream.read_exactly(BEAT.size))
             began_s = pair.sent_s.pop(number, None)
             if began_s is None:
                 continue  # an answer to nothing we sent says nothing
@@ -176,7 +176,7 @@ class PulseKeeper:
         try:
             while True:
                 async with asyncio.timeout(ECHO_IDLE_S):
-                    await stream.write(await stream.read_exactly(_BEAT.size))
+                    await stream.write(await stream.read_exactly(BEAT.size))
                 await self._clock.sleep(ECHO_PAUSE_S)
         except TimeoutError:
             return
