@@ -33,9 +33,7 @@ def ring(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
             pipelines.append(tile([node.id for node in members], counts, cluster.layers))
     spans = {share.id: share.span for pipeline in pipelines for share in pipeline}
     possible = sum(room(members) // cluster.layers for members in grounds)
-    gap = (
-        "" if len(pipelines) == possible else f"one ring a territory: {len(pipelines)} of at most {possible} pipelines"
-    )
+    gap = "" if len(pipelines) == possible else f"one ring a region: {len(pipelines)} of at most {possible} pipelines"
     return finish(cluster, grounds, pipelines, replicate(cluster.layers, grounds, spans), score, gap)
 
 
