@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,13 @@ class SpanEngine:
     def close(self, slot: KVSlot) -> None:
         """Give a session's KV back, even while ``run`` works on it (its rows are then lost). Idempotent."""
         self._pool.close(slot)
+
+    def unload(self) -> None:
+        """Drop the weights, for another span to take their room; only with no session open, and for good."""
+        del self._model, self._views
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def run(self, batch: Sequence[Work]) -> list[Output]:
         """Truncate every work's slot to its ``keep``, append its rows, and return the wanted ones, in order.

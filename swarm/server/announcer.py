@@ -58,6 +58,10 @@ class Announcer:
         self._base = msgspec.structs.replace(known, reach=reach, addresses=tuple(addresses[:MAX_ADDRESSES]))
         return (known.reach, set(known.addresses)) != (reach, set(self._base.addresses))
 
+    def say(self, **changes: object) -> None:
+        """Say so from the next announcement on."""
+        self._base = msgspec.structs.replace(self._base, **changes)
+
     def signed(self) -> bytes:
         """The current announcement, valid from now, without storing it anywhere."""
         return sign_record(self.identity, self._renewed())

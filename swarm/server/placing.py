@@ -1,0 +1,206 @@
+"""A server's part in who holds what: it says what it means to hold, looks twice at what the others mean, and yields.
+
+There is no coordinator. Two intents that were said within one write and one read of each other both wait two looks, and
+a look is longer than a write takes to be seen: so each sees the other before either begins to load, and both know by
+the same rule who goes first (``scheduling.intents``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from swarm.core.announcement import Announcement, Intent, State
+from swarm.core.clock import Clock
+from swarm.core.errors import NetworkError
+from swarm.core.ids import ModelId, PeerId
+from swarm.core.listing import Listing
+from swarm.core.numerics import Numerics
+from swarm.core.spans import Span
+from swarm.core.version import VERSION
+from swarm.scheduling.cluster import Cluster
+from swarm.scheduling.intents import Choice, choose_span
+from swarm.scheduling.intents_future import PlacingOptions
+from swarm.scheduling.rebalance import choose_move, is_wanted
+from swarm.scheduling.view import cluster_of, node_of
+from swarm.server.announcer import Announcer
+
+log = logging.getLogger(__name__)
+
+CALM_LOOKS = 2
+"""Looks in a row that must bear an intent out before it is acted on."""
+MOST_LOOKS = 40
+"""A newcomer that was made to choose anew for so long loads what it has: better a poor place than none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacingConfig:
+    """``look_s`` is at least what a write to the directory takes to be seen by every reader.
+
+    Every wait is stretched by up to ``jitter`` of itself, so that servers that start together do not stay in step.
+    """
+
+    look_s: float = 3.0
+    jitter: float = 0.5
+    rebalance_every_s: float = 30.0
+    options: PlacingOptions = field(default_factory=PlacingOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What is known of a server before it has loaded anything."""
+
+    model: ModelId
+    layer_count: int
+    span: Span
+    peer: PeerId
+    numerics: Numerics
+    capacity_layers: int
+    power_layers_per_s: float = 0.0
+    region: str = ""
+    public_name: str = ""
+    instance: int
+    """A random number of this process."""
+
+    def announcement(self, now_s: float) -> Announcement:
+        """What it says of itself while it joins; ``now_s`` is wall time."""
+        return Announcement(
+            model=str(self.model),
+            layer_count=self.layer_count,
+            peer=self.peer,
+            start=self.span.start,
+            end=self.span.end,
+            state=State.JOINING,
+            numerics=self.numerics,
+            capacity_layers=self.capacity_layers,
+            power_layers_per_s=self.power_layers_per_s,
+            region=self.region,
+            software=f"swarm {VERSION}",
+            public_name=self.public_name,
+            instance=self.instance,
+            sequence=0,
+            started_s=now_s,
+            expires_s=now_s,
+        )
+
+
+class Placement:
+    """Chooses and changes the span of the server that ``announcer`` announces.
+
+    ``uniform`` gives random numbers from 0 to 1.
+    """
+
+    def __init__(self, announcer: Announcer, clock: Clock, config: PlacingConfig, uniform: Callable[[], float]) -> None:
+        self._announcer = announcer
+        self._clock = clock
+        self._config = config
+        self._uniform = uniform
+        self._wanted_looks = 0
+
+    # -- joining --------------------------------------------------------------------------------------------
+
+    async def join(self, remembered: Span | None = None, *, alone: bool = False) -> Choice:
+        """Choose a span beside everybody else's, and announce that this server loads it.
+
+        ``alone`` says that nobody else can know of this swarm yet. Raises ``NetworkError`` if the directory fails,
+        ``ConfigError`` if no layer fits.
+        """
+        choice = self._choose(await self._view(), remembered)
+        calm = CALM_LOOKS if alone else 0
+        if not alone:
+            await self._claim(choice.span, self._clock.wall_s())
+        for _ in range(MOST_LOOKS):
+            if calm >= CALM_LOOKS:
+                break
+            await self.pause(self._config.look_s)
+            try:
+                again = self._choose(await self._view(), remembered)
+                calm = calm + 1 if again.span == choice.span else 0
+                if calm == 0:
+                    await self._claim(again.span, self._said_s)
+                choice = again
+            except NetworkError as error:
+                log.warning("could not look at the others' intents, trying again: %s", error)
+                calm = 0
+        await self._announcer.publish(state=State.JOINING, start=choice.span.start, end=choice.span.end, intent=None)
+        return choice
+
+    def _choose(self, cluster: Cluster, remembered: Span | None) -> Choice:
+        own, options = self._announcer.current.peer, self._config.options
+        return choose_span(cluster, own, options, now_s=self._clock.wall_s(), remembered=remembered)
+
+    async def _claim(self, span: Span, said_s: float) -> None:
+        await self._announcer.publish(
+            state=State.JOINING, start=span.start, end=span.end, intent=Intent(span.start, span.end, said_s)
+        )
+
+    @property
+    def _said_s(self) -> float:
+        """When this server's intent was first said: it keeps its turn when it has to choose anew."""
+        intent = self._announcer.current.intent
+        return self._clock.wall_s() if intent is None else intent.time_s
+
+    # -- moving ---------------------------------------------------------------------------------------------
+
+    async def look(self) -> Choice | None:
+        """Look whether this server should move; where to, if it should and nobody else goes first.
+
+        Then it is announced as draining with that intent, and must go through with it (``arrive``) or say that it does
+        not (``stay``). Raises ``NetworkError`` if the directory fails; then, and when cancelled, nothing is meant any
+        more.
+        """
+        cluster = await self._view()
+        choice = self._move(cluster, self._wanted_looks)
+        if choice is None:
+            wanted = is_wanted(cluster, self._own, self._config.options, now_s=self._clock.wall_s())
+            self._wanted_looks = self._wanted_looks + 1 if wanted else 0
+            return None
+        self._wanted_looks = 0
+        intent = Intent(choice.span.start, choice.span.end, self._clock.wall_s())
+        try:
+            await self._announcer.publish(intent=intent)
+            for _ in range(CALM_LOOKS):
+                await self.pause(self._config.look_s)
+                again = self._move(await self._view(), self._config.options.patience)
+                if again is None or again.span != choice.span:
+                    await self._announcer.publish(intent=None)
+                    return None
+            await self._announcer.publish(state=State.DRAINING, intent=intent)
+        except BaseException:
+            self._announcer.say(state=State.ONLINE, intent=None)
+            raise
+        return choice
+
+    async def stay(self) -> None:
+        """Call off a move that ``look`` announced."""
+        await self._announcer.publish(state=State.ONLINE, intent=None)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep ``seconds`` and a random part of them more."""
+        await self._clock.sleep(seconds * (1 + self._config.jitter * self._uniform()))
+
+    def _move(self, cluster: Cluster, waited_looks: int) -> Choice | None:
+        options, now_s = self._config.options, self._clock.wall_s()
+        return choose_move(cluster, self._own, options, now_s=now_s, waited_looks=waited_looks)
+
+    # -- seeing ---------------------------------------------------------------------------------------------
+
+    @property
+    def _own(self) -> str:
+        return self._announcer.current.peer
+
+    async def _view(self) -> Cluster:
+        """The servers of this one's numerics, which alone it can share a chain with, and itself as it is now."""
+        own = self._announcer.current
+        listings = await self._announcer.directory.servers(ModelId.parse(own.model))
+        return view_of(own, listings)
+
+
+def view_of(own: Announcement, listings: Iterable[Listing]) -> Cluster:
+    """What a server that announces ``own`` should plan with: servers of its numerics, itself as it says it is."""
+    seen = {listing.peer: listing for listing in listings if listing.announcement.numerics == own.numerics}
+    earlier = seen.pop(own.peer_id, None)
+    metrics = None if earlier is None or earlier.announcement.instance != own.instance else earlier.metrics
+    cluster = cluster_of(seen.values(), own.layer_count, activation_bytes=0)
+    return replace(cluster, nodes=(*cluster.nodes, replace(node_of(Listing(own, b"", metrics)), live=True)))
