@@ -11,12 +11,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from hivemind.dht import DHTNode
     from hivemind.dht.routing import DHTID
-    from hivemind.dht.storage import DHTLocalStorage
+    from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import PeerID
     from hivemind.utils import MSGPackSerializer
     from hivemind.utils.logging import use_hivemind_log_handler
     from hivemind.utils.multiaddr import Multiaddr
+    from hivemind.utils.timed_storage import TimedStorage
 
 use_hivemind_log_handler("nowhere")
 logging.addLevelName(logging.WARNING, "WARNING")
@@ -27,8 +28,10 @@ __all__ = [
     "DHTLocalStorage",
     "DHTNode",
     "DHTRecord",
+    "DictionaryDHTValue",
     "MSGPackSerializer",
     "Multiaddr",
     "PeerID",
     "RecordValidatorBase",
+    "TimedStorage",
 ]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
-from swarm.core.announcement import Announcement
 from swarm.core.clock import Clock
-from swarm.core.errors import BadRecordError, NetworkError, PeerError
+from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
-from swarm.core.metrics import Metrics
 from swarm.core.model_entry import ModelEntry
-from swarm.core.records import MODELS_KEY, AnyRecord, key_of, read_record, shard_key
-from swarm.dht.merge import Kind, listings, sorted_entries
-
-_log = logging.getLogger(__name__)
+from swarm.core.records import CLOCK_SKEW_S, AnyRecord, key_of
+from swarm.dht.judge import Judge
+from swarm.dht.limits import MAX_SUBKEYS
+from swarm.dht.model_index import one_per_model
+from swarm.dht.options import DirectoryOptions
+from swarm.dht.reader import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,18 @@ class MemoryDirectoryStore:
         history.append(_Entry(value, self.clock.wall_s(), expires_s))
 
     def put(self, key: str, subkey: str, value: bytes, *, expires_s: float) -> bool:
-        """Store as a node does; False if it has expired or does not expire after what is stored."""
+        """Store as a node does; False if it has expired, does not expire after what is stored, or the key is full."""
         now_s = self.clock.wall_s()
-        history = self._entries.setdefault(key, {}).setdefault(subkey, [])
-        live = [entry for entry in history if entry.expires_s > now_s]
+        under = self._entries.setdefault(key, {})
+        live = [entry for entry in under.get(subkey, ()) if entry.expires_s > now_s]
         if expires_s <= now_s or any(entry.expires_s >= expires_s for entry in live):
+            return False
+        if not live and len(under) >= MAX_SUBKEYS and len(self.read(key)) >= MAX_SUBKEYS:
             return False
         seen_s = now_s - self.staleness_s
         # Kept: what stale readers still see (the newest write old enough, and all after it).
         visible = max((n for n, entry in enumerate(live) if entry.stored_s <= seen_s), default=0)
-        history[:] = [*live[visible:], _Entry(value, now_s, expires_s)]
+        under[subkey] = [*live[visible:], _Entry(value, now_s, expires_s)]
         return True
 
     def read(self, key: str) -> list[tuple[str, bytes]]:
@@ -74,52 +77,51 @@ class MemoryDirectoryStore:
 class MemoryDirectory:
     """One node's door to a ``MemoryDirectoryStore``. ``dropped`` counts the bad records it met, by reason."""
 
-    def __init__(self, store: MemoryDirectoryStore) -> None:
+    def __init__(self, store: MemoryDirectoryStore, options: DirectoryOptions | None = None) -> None:
+        options = options or DirectoryOptions()
         self._store = store
         self._closed = False
-        self.dropped: Counter[str] = Counter()
+        self._judge = Judge(options.remembered_bytes)
+        self._reader = Reader(self._fetch, self._judge, store.clock, options, Random(0))
+
+    @property
+    def dropped(self) -> Counter[str]:
+        return self._judge.dropped
 
     async def publish(self, signed: bytes, record: AnyRecord) -> None:
         """See ``Directory.publish``."""
         await self._reach()
-        if not self._store.put(key_of(record), record.peer, signed, expires_s=record.expires_s):
+        lasting = record.expires_s <= self._store.clock.wall_s() + record.LIFETIME_S + CLOCK_SKEW_S
+        if not (lasting and self._store.put(key_of(record), record.peer, signed, expires_s=record.expires_s)):
             raise NetworkError("no node of the directory stored the record", hint="check this machine's clock")
 
     async def servers(self, model: ModelId) -> list[Listing]:
         """See ``Directory.servers``."""
-        await self._reach()
-        name = str(model)
-        announced = self._read(shard_key(Announcement, name, ""), Announcement)
-        metrics = self._read(shard_key(Metrics, name, ""), Metrics)
-        live = [entry for entry in announced if entry[0].model == name]
-        return listings(live, [found for found, _ in metrics if found.model == name])
+        return await self._reader.servers(model)
+
+    async def server(self, model: ModelId, peer: str) -> Listing | None:
+        """See ``Directory.server``."""
+        return await self._reader.server(model, peer)
 
     async def models(self) -> list[ModelEntry]:
         """See ``Directory.models``."""
-        await self._reach()
-        return list({entry.model: entry for entry, _ in sorted_entries(self._read(MODELS_KEY, ModelEntry))}.values())
+        return one_per_model(await self._reader.entries())
+
+    async def entries(self) -> list[ModelEntry]:
+        """See ``Directory.entries``."""
+        return await self._reader.entries()
 
     async def shard_depth(self, model: ModelId) -> int:
-        """See ``Directory.shard_depth``: one process needs one key."""
-        return 0
-
-    def _read(self, key: str, kind: type[Kind]) -> list[tuple[Kind, bytes]]:
-        found: list[tuple[Kind, bytes]] = []
-        for peer, value in self._store.read(key):
-            try:
-                record = read_record(value, now_s=self._store.clock.wall_s(), expected_peer=peer)
-                if not isinstance(record, kind):
-                    raise BadRecordError("a record of another kind", peer=peer)
-            except PeerError as error:
-                self.dropped[type(error).__name__] += 1
-                _log.debug("dropped a directory record: %s", error)
-                continue
-            found.append((record, value))
-        return found
+        """See ``Directory.shard_depth``."""
+        return self._reader.shard_depth(model)
 
     async def close(self) -> None:
         """See ``Directory.close``; the other nodes' doors stay open."""
         self._closed = True
+
+    async def _fetch(self, keys: Sequence[str]) -> dict[str, list[tuple[str, bytes]]]:
+        await self._reach()
+        return {key: self._store.read(key) for key in keys}
 
     async def _reach(self) -> None:
         if self._closed:

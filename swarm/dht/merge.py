@@ -1,42 +1,77 @@
-"""From the records that were read to what a reader is told."""
+"""From the records that were read to what a reader is told: the newest of every peer, once."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swarm.core.announcement import Announcement, State
 from swarm.core.listing import Listing
 from swarm.core.metrics import Metrics
 from swarm.core.model_entry import ModelEntry
 from swarm.core.record_base import Record
+from swarm.core.records import AnyRecord
 
-Kind = TypeVar("Kind", bound=Record)
+Kind = TypeVar("Kind", Announcement, Metrics, ModelEntry)
+
+MAX_REMEMBERED = 32_768
+"""Records of one kind and model. What comes above is shown while it is found, but not remembered."""
+MAX_GROUPS = 64
+"""Kinds and models whose records are remembered; the least recently read is forgotten."""
+
+
+def supersedes(new: Record, old: Record) -> bool:
+    """Whether ``new`` replaces ``old``, both live and of one kind, model and peer.
+
+    Within an instance the sequence number decides. Of two instances the one that expires last counts, as it does in
+    the DHT: no two clocks are compared, and a replayed record of a process that has ended expires before its
+    successor's.
+    """
+    if new.instance == old.instance:
+        return (new.sequence, new.expires_s) > (old.sequence, old.expires_s)
+    return new.expires_s > old.expires_s
+
+
+class Newest:
+    """The newest record of every peer, by kind and model, until it expires.
+
+    So a replay of an older one changes nothing, and neither does a lookup that missed some nodes: what was read and
+    signed stays true until the time its signer set.
+    """
+
+    def __init__(self, *, limit: int = MAX_REMEMBERED) -> None:
+        self._limit = limit
+        self._groups: OrderedDict[tuple[type[Record], str], dict[str, tuple[AnyRecord, bytes]]] = OrderedDict()
+
+    def take(
+        self, kind: type[Kind], model: str, found: Iterable[tuple[Kind, bytes]], now_s: float
+    ) -> list[tuple[Kind, bytes]]:
+        """Remember what was ``found``; return all live records of this kind and model, in order of peer id.
+
+        ``now_s`` is wall time. The model index is one group for all models (""), as it is one key.
+        """
+        group = self._groups.setdefault((kind, model), {})
+        self._groups.move_to_end((kind, model))
+        if len(self._groups) > MAX_GROUPS:
+            self._groups.popitem(last=False)
+        for peer in [peer for peer, (record, _) in group.items() if record.expires_s <= now_s]:
+            del group[peer]
+        for record, signed in found:
+            held = group.get(record.peer)
+            if held is None or supersedes(record, held[0]):
+                group[record.peer] = record, signed
+        live = [cast(tuple[Kind, bytes], group[peer]) for peer in sorted(group)]
+        while len(group) > self._limit:
+            group.popitem()  # the newcomers
+        return live
 
 
 def listings(announced: Iterable[tuple[Announcement, bytes]], metrics: Iterable[Metrics]) -> list[Listing]:
-    """Each server once, in order of peer id, with the metrics of the announced instance; none that is offline.
-
-    Of two announcements of one peer (in shards of two depths, say) the one that expires last counts, of two metrics
-    the one of the higher sequence number.
-    """
-    fresh: dict[tuple[str, int], Metrics] = {}
-    for found in metrics:
-        known = fresh.get((found.peer, found.instance))
-        if known is None or known.sequence < found.sequence:
-            fresh[found.peer, found.instance] = found
-    servers: dict[str, tuple[Announcement, bytes]] = {}
-    for announcement, signed in announced:
-        held = servers.get(announcement.peer)
-        if held is None or held[0].expires_s < announcement.expires_s:
-            servers[announcement.peer] = (announcement, signed)
+    """The servers that are not offline, in the order given, each with the metrics of the announced instance."""
+    fresh = {(found.peer, found.instance): found for found in metrics}
     return [
-        Listing(announcement, signed, fresh.get((peer, announcement.instance)))
-        for peer, (announcement, signed) in sorted(servers.items())
+        Listing(announcement, signed, fresh.get((announcement.peer, announcement.instance)))
+        for announcement, signed in announced
         if announcement.state is not State.OFFLINE
     ]
-
-
-def sorted_entries(entries: Iterable[tuple[ModelEntry, bytes]]) -> list[tuple[ModelEntry, bytes]]:
-    """Entries in order of model and peer, so that every reader keeps the same one of several."""
-    return sorted(entries, key=lambda item: (item[0].model, item[0].peer))

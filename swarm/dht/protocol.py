@@ -27,12 +27,27 @@ class Directory(Protocol):
 
         Whatever is unsigned, expired, malformed, of another protocol major or signed by another peer is dropped
         here. ``OFFLINE`` announcements are left out, and so are metrics of another instance than the announced one.
+        What was read once counts until it expires, so nobody is taken back to a record older than one already seen.
         Raises ``NetworkError`` if the directory could not be asked at all.
+        """
+        ...
+
+    async def server(self, model: ModelId, peer: str) -> Listing | None:
+        """One server as ``servers`` has it, None if it is not there; reads a few keys, however many servers there are.
+
+        Raises as ``servers`` does.
         """
         ...
 
     async def models(self) -> list[ModelEntry]:
         """The models of this swarm, one entry each, in order of model id. Raises as ``servers`` does."""
+        ...
+
+    async def entries(self) -> list[ModelEntry]:
+        """The whole model index, several entries for one model, in order of peer id (for ``model_index.should_list``).
+
+        Raises as ``servers`` does.
+        """
         ...
 
     async def shard_depth(self, model: ModelId) -> int:

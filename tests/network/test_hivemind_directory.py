@@ -15,8 +15,10 @@ from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
 from swarm.core.records import shard_key, sign_record
-from swarm.dht.hivemind_directory import HivemindDirectory, RecordGate
+from swarm.dht.hivemind_directory import HivemindDirectory
+from swarm.dht.hivemind_gate import RecordGate
 from swarm.dht.hivemind_import import DHTID, DHTLocalStorage, DHTRecord, MSGPackSerializer
+from swarm.dht.judge import Judge
 from swarm.runtime.clock import SystemClock
 from swarm.transport.addresses import join_peer
 from swarm.transport.libp2p import Libp2pTransport
@@ -161,7 +163,7 @@ async def test_no_node_stores_lies_and_a_node_that_does_is_not_believed(create: 
 
 
 async def test_a_record_of_another_model_cannot_stand_under_this_one(create: Create) -> None:
-    gate = RecordGate()
+    gate = RecordGate(judge := Judge(2**20))
     (identity,) = identities(1)
     record, announcement = signed(identity, model=OTHER)
 
@@ -177,7 +179,7 @@ async def test_a_record_of_another_model_cannot_stand_under_this_one(create: Cre
     assert not gate.validate(entry(MODEL))
     assert not gate.validate(entry(OTHER, announcement.expires_s + 1))
     assert not gate.validate(DHTRecord(b"", b"\xc1", b"\xc1", float("nan")))
-    assert sum(gate.dropped.values()) == 3
+    assert sum(judge.dropped.values()) == 3
 
 
 async def test_a_dead_directory_is_an_error_for_a_client_and_comes_back(create: Create) -> None:

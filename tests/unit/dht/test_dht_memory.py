@@ -79,18 +79,20 @@ async def test_lies_are_dropped_and_counted() -> None:
     store = MemoryDirectoryStore(clock)
     directory = MemoryDirectory(store)
     await directory.publish(*signed(BOB, clock))
+    assert await seen(directory) == [BOB.peer_id]
     far_s = clock.wall_s() + 600
-    store.inject(shard_key(Announcement, str(MODEL), ""), ALICE.peer_id, b"garbage", expires_s=far_s)
+    key, elsewhere = (shard_key(Announcement, str(model), "") for model in (MODEL, OTHER))
+    store.inject(key, ALICE.peer_id, b"garbage", expires_s=far_s)
     assert await seen(directory) == [BOB.peer_id]
-    store.inject(shard_key(Announcement, str(MODEL), ""), ALICE.peer_id, signed(BOB, clock)[0], expires_s=far_s)
+    assert directory.dropped == {"BadRecordError": 1}
+    store.inject(key, ALICE.peer_id, signed(BOB, clock)[0], expires_s=far_s)
     assert await seen(directory) == [BOB.peer_id]
-    store.inject(shard_key(Announcement, str(OTHER), ""), ALICE.peer_id, signed(ALICE, clock)[0], expires_s=far_s)
-    assert await seen(directory, OTHER) == []
     assert directory.dropped == {"BadRecordError": 1, "BadSignatureError": 1}
+    store.inject(elsewhere, ALICE.peer_id, signed(ALICE, clock)[0], expires_s=far_s)
+    assert await seen(directory, OTHER) == []
+    assert directory.dropped["BadRecordError"] > 1
     await clock.advance(61)  # the store keeps it longer than its signature says
-    store.inject(
-        shard_key(Announcement, str(MODEL), ""), ALICE.peer_id, signed(ALICE, clock, lifetime_s=-1)[0], expires_s=far_s
-    )
+    store.inject(key, ALICE.peer_id, signed(ALICE, clock, lifetime_s=-1)[0], expires_s=far_s)
     assert await seen(directory) == []
 
 

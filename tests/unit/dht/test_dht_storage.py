@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from swarm.core.limits import MAX_RECORD_BYTES, MAX_RECORD_LIFETIME_S
+from swarm.core.limits import MAX_RECORD_BYTES
 from swarm.core.records import CLOCK_SKEW_S
-from swarm.dht.storage import MAX_MODEL_BYTES, MAX_MODELS, BoundedStorage
+from swarm.dht.limits import MAX_KEY_BYTES, MAX_SUBKEYS
+from swarm.dht.storage import LEAST_CHARGE_BYTES, BoundedStorage
 from swarm.runtime.clock import SystemClock
 
 RECORD = b"r" * MAX_RECORD_BYTES
+LONGEST_S = 600.0
 
 
-def make() -> tuple[BoundedStorage, float]:
+def make(*, max_keys: int = 64, max_bytes: int = 2**30) -> tuple[BoundedStorage, float]:
     """Storage, and a wall time a minute ahead."""
     clock = SystemClock()  # hivemind reads the machine's own
-    return BoundedStorage(clock), clock.wall_s() + 60.0
+    storage = BoundedStorage(clock, lambda *_: LONGEST_S, max_keys=max_keys, max_bytes=max_bytes)
+    return storage, clock.wall_s() + 60.0
 
 
 def held(storage: BoundedStorage, key: str) -> dict[str, bytes]:
@@ -21,49 +24,91 @@ def held(storage: BoundedStorage, key: str) -> dict[str, bytes]:
     return {} if entry is None else {subkey: item.value for subkey, item in entry.value.items()}
 
 
-def test_a_model_full_of_strangers_takes_no_more_but_renews_and_keeps_its_own() -> None:
+def test_a_key_full_of_strangers_takes_no_more_but_renews_and_keeps_its_own() -> None:
     storage, soon_s = make()
-    assert storage.store_subkey("model", "first", RECORD, soon_s)
-    taken = sum(storage.store_subkey("model", f"stranger {n}", RECORD, soon_s) for n in range(1000))
-    assert 300 < taken < 999
-    assert sum(map(len, held(storage, "model").values())) <= MAX_MODEL_BYTES
-    assert not storage.store_subkey("model", "newcomer", RECORD, soon_s)
-    assert storage.store_subkey("model", "first", b"renewed", soon_s + 1)
-    storage.reserve("model", "own")
-    assert storage.store("model", b"own", soon_s, subkey="own")
-    assert held(storage, "model")["first"] == b"renewed"
-    assert held(storage, "model")["own"] == b"own"
+    assert storage.store_subkey("key", "first", RECORD, soon_s)
+    taken = sum(storage.store_subkey("key", f"stranger {n}", RECORD, soon_s) for n in range(300))
+    assert 100 < taken < MAX_SUBKEYS
+    assert sum(map(len, held(storage, "key").values())) <= MAX_KEY_BYTES
+    assert not storage.store_subkey("key", "newcomer", RECORD, soon_s)
+    assert storage.store_subkey("key", "first", b"renewed", soon_s + 1)
+    storage.reserve("key", "own")
+    assert storage.store("key", b"own", soon_s, subkey="own")
+    assert held(storage, "key")["first"] == b"renewed"
+    assert held(storage, "key")["own"] == b"own"
 
 
-def test_small_records_are_counted_by_their_bytes() -> None:
+def test_300_subkeys_are_256_and_none_of_those_grows_at_the_cost_of_another() -> None:
     storage, soon_s = make()
-    assert all(storage.store_subkey("model", f"server {n}", b"r" * 400, soon_s) for n in range(2000))
+    taken = [n for n in range(300) if storage.store_subkey("key", f"server {n}", b"r" * 400, soon_s)]
+    assert taken == list(range(MAX_SUBKEYS))
+    assert not storage.store_subkey("key", "server 7", RECORD, soon_s + 1)  # it would take another's room
+    usual = b"r" * (LEAST_CHARGE_BYTES - 100)
+    assert all(storage.store_subkey("key", f"server {n}", usual, soon_s + 1) for n in taken)
+    assert sum(map(len, held(storage, "key").values())) <= MAX_KEY_BYTES
 
 
 def test_keys_are_bounded_but_for_those_of_ones_own() -> None:
-    storage, soon_s = make()
-    taken = sum(storage.store_subkey(f"model {n}", "stranger", b"r", soon_s) for n in range(MAX_MODELS + 10))
-    assert taken == MAX_MODELS
+    storage, soon_s = make(max_keys=64)
+    assert sum(storage.store_subkey(f"key {n}", "stranger", b"r", soon_s) for n in range(70)) == 64
     storage.reserve("mine", "own")
     assert storage.store_subkey("mine", "neighbour", b"r", soon_s)
     assert storage.store_subkey("mine", "own", b"r", soon_s)
 
 
+def test_all_keys_together_are_bounded_and_what_expires_makes_room() -> None:
+    storage, soon_s = make(max_bytes=10 * LEAST_CHARGE_BYTES)
+    assert sum(storage.store_subkey(f"key {n}", "stranger", b"r", soon_s) for n in range(20)) == 10
+    assert all(storage.store_subkey(f"key {n}", "stranger", b"s", soon_s + 1) for n in range(10))
+    storage.reserve("mine", "own")
+    assert storage.store("mine", b"r", soon_s, subkey="own")
+
+    class Later(SystemClock):
+        def monotonic_s(self) -> float:
+            return super().monotonic_s() + 10.0
+
+    storage._clock = Later()
+    for n in range(10):
+        del storage[f"key {n}"]
+    assert storage.store_subkey("another", "stranger", b"r", soon_s)
+
+
 def test_a_replayed_older_record_neither_replaces_nor_shortens_the_newer() -> None:
     storage, soon_s = make()
-    assert storage.store_subkey("model", "server", b"new", soon_s + 20)
-    entries = storage.get("model").value
+    assert storage.store_subkey("key", "server", b"new", soon_s + 20)
+    entries = storage.get("key").value
     before = dict(entries.key_to_heap), len(entries.expiration_heap)
     for _ in range(100):
-        assert not storage.store_subkey("model", "server", b"old", soon_s)
+        assert not storage.store_subkey("key", "server", b"old", soon_s)
+    entries = storage.get("key").value
     assert (dict(entries.key_to_heap), len(entries.expiration_heap)) == before
-    assert held(storage, "model") == {"server": b"new"}
+    assert held(storage, "key") == {"server": b"new"}
 
 
-def test_nothing_lives_longer_than_a_record_may_and_plain_values_are_never_held() -> None:
+def test_a_lookup_cannot_grow_what_is_held() -> None:
+    """hivemind merges the answers of others into the dictionary it got from its own node."""
+    storage, soon_s = make()
+    assert storage.store_subkey("key", "server", b"r", soon_s)
+    found = storage.get("key").value
+    for n in range(1000):
+        found.store(f"stranger {n}", b"r", soon_s)
+    assert held(storage, "key") == {"server": b"r"}
+
+
+def test_renewing_without_end_takes_no_room() -> None:
+    storage, soon_s = make()
+    for n in range(2000):
+        assert storage.store_subkey("key", "server", b"r", soon_s + n / 1000)
+    assert len(storage.expiration_heap) < 100
+    assert len(storage.get("key").value.expiration_heap) < 100
+    assert storage.get("key").expiration_time == soon_s + 1.999
+
+
+def test_nothing_lives_longer_than_its_kind_may_and_plain_values_are_never_held() -> None:
     storage, _ = make()
     now_s = SystemClock().wall_s()
-    assert not storage.store_subkey("model", "server", b"r", now_s + MAX_RECORD_LIFETIME_S + CLOCK_SKEW_S + 5)
-    assert storage.store_subkey("model", "server", b"r", now_s + MAX_RECORD_LIFETIME_S)
-    assert not storage.store("model", b"wipe", now_s + MAX_RECORD_LIFETIME_S + 1)
-    assert not BoundedStorage(SystemClock(), max_models=0).store_subkey("model", "server", b"r", now_s + 60)
+    assert not storage.store_subkey("key", "server", b"r", now_s + LONGEST_S + CLOCK_SKEW_S + 5)
+    assert not storage.store_subkey("key", "server", b"r", now_s - 1)
+    assert storage.store_subkey("key", "server", b"r", now_s + LONGEST_S)
+    assert not storage.store("key", b"wipe", now_s + LONGEST_S + 1)
+    assert not make(max_keys=0)[0].store_subkey("key", "server", b"r", now_s + 60)

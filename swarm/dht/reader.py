@@ -1,0 +1,180 @@
+"""Reading the directory, whatever it stands on: which keys, which of their records count, what they say together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import TypeAlias, TypeVar, cast
+
+from swarm.core.announcement import Announcement
+from swarm.core.clock import Clock
+from swarm.core.ids import ModelId
+from swarm.core.listing import Listing
+from swarm.core.metrics import Metrics
+from swarm.core.model_entry import ModelEntry
+from swarm.core.records import MODELS_KEY, shard_key, shard_of
+from swarm.dht.judge import Judge
+from swarm.dht.merge import Kind, Newest, listings
+from swarm.dht.options import DirectoryOptions
+from swarm.dht.sharding import (
+    MAX_DEPTH,
+    SCOUTS,
+    Spread,
+    depth_for,
+    depth_range,
+    estimate,
+    sample_shards,
+    scouting_shards,
+)
+
+Fetch: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[tuple[str, bytes]]]]]
+"""Look up some keys: the subkeys and signed bytes under each that has any."""
+
+KEYS_PER_FETCH = 32
+"""Asked for at one go. A key's records take at most 512 KiB."""
+FETCHES = 4
+"""In flight at a time for one reader."""
+MAX_MODELS = 64
+"""Whose spread is remembered."""
+
+_Found: TypeAlias = dict[str, Sequence[tuple[str, bytes]]]
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads servers and models through ``fetch``, which may raise ``NetworkError``; keeps what it learnt meanwhile.
+
+    ``chance`` picks the shards that are looked at to estimate the number of servers. Costs: one round of lookups, at
+    first and every ``survey_every_s`` a second one beside it; 6 keys (2 most times) up to 32 servers, and
+    about 2^depth * 7 (2 most times) above.
+    """
+
+    def __init__(self, fetch: Fetch, judge: Judge, clock: Clock, options: DirectoryOptions, chance: Random) -> None:
+        self._fetch = fetch
+        self._judge = judge
+        self._clock = clock
+        self._options = options
+        self._chance = chance
+        self._newest = Newest()
+        self._spreads: OrderedDict[str, Spread] = OrderedDict()
+        self._fetching = asyncio.Semaphore(FETCHES)
+
+    async def servers(self, model: ModelId) -> list[Listing]:
+        """See ``Directory.servers``."""
+        name = str(model)
+        spread = self._spread(name)
+        looked = depth_range(spread.depth)
+        now_s = self._clock.monotonic_s()
+        if spread.survey_due(now_s):
+            found = await _with(self._survey(name, spread, now_s), self._read(name, spread, now_s))
+            if spread.depth not in looked:
+                found = await self._read(name, spread, now_s)
+        else:
+            found = await self._read(name, spread, now_s)
+        spread.counted(len(found))
+        return found
+
+    async def server(self, model: ModelId, peer: str) -> Listing | None:
+        """See ``Directory.server``."""
+        name = str(model)
+        spread = self._spread(name)
+        now_s = self._clock.monotonic_s()
+        if spread.survey_due(now_s):
+            await self._survey(name, spread, now_s)
+        shards = sorted({shard_of(peer, depth) for depth in depth_range(spread.depth)})
+        known = await self._listings(name, shards)
+        return next((listing for listing in known[0] if listing.peer == peer), None)
+
+    async def entries(self) -> list[ModelEntry]:
+        """Every live entry of the model index, in order of peer id."""
+        found = self._admitted(ModelEntry, await self._look_up([MODELS_KEY]))
+        return [entry for entry, _ in self._newest.take(ModelEntry, "", found, self._clock.wall_s())]
+
+    def shard_depth(self, model: ModelId) -> int:
+        """See ``Directory.shard_depth``."""
+        return self._spread(str(model)).depth
+
+    async def _read(self, model: str, spread: Spread, now_s: float) -> list[Listing]:
+        shards = spread.to_read(now_s)
+        known, counts = await self._listings(model, shards)
+        spread.was_read(counts, now_s)
+        return known
+
+    async def _listings(self, model: str, shards: Sequence[str]) -> tuple[list[Listing], dict[str, int]]:
+        """All servers known of after reading ``shards``, and how many of them each shard held."""
+        keys = {shard: shard_key(Announcement, model, shard) for shard in shards}
+        found = await self._look_up([*keys.values(), *(shard_key(Metrics, model, shard) for shard in shards)])
+        counts = {shard: len(found.get(key, ())) for shard, key in keys.items()}
+        now_s = self._clock.wall_s()
+        announced = self._newest.take(Announcement, model, self._admitted(Announcement, found), now_s)
+        metrics = self._newest.take(Metrics, model, self._admitted(Metrics, found), now_s)
+        return listings(announced, [record for record, _ in metrics]), counts
+
+    async def _survey(self, model: str, spread: Spread, now_s: float) -> None:
+        paths = [f"{self._chance.getrandbits(MAX_DEPTH):0{MAX_DEPTH}b}" for _ in range(SCOUTS)]
+        counts = await self._count(model, scouting_shards(paths[0]))
+        guess = depth_for(estimate(counts))
+        if guess > 1:
+            counts |= await self._count(model, [s for s in sample_shards(guess, paths) if s not in counts])
+        spread.surveyed(estimate(counts), now_s)
+
+    async def _count(self, model: str, shards: Iterable[str]) -> dict[str, int]:
+        keys = {shard: shard_key(Announcement, model, shard) for shard in shards}
+        found = await self._look_up(list(keys.values()))
+        now_s = self._clock.wall_s()
+        return {
+            shard: sum(
+                self._judge.admit(Announcement, key, peer, value, now_s=now_s) is not None
+                for peer, value in found.get(key, ())
+            )
+            for shard, key in keys.items()
+        }
+
+    def _admitted(self, kind: type[Kind], found: _Found) -> list[tuple[Kind, bytes]]:
+        now_s = self._clock.wall_s()
+        prefix = MODELS_KEY if kind is ModelEntry else shard_key(kind, "", "")
+        admitted = []
+        for key, items in found.items():
+            for peer, value in items if key.startswith(prefix) else ():
+                if (record := self._judge.admit(kind, key, peer, value, now_s=now_s)) is not None:
+                    admitted.append((record, value))
+        return admitted
+
+    async def _look_up(self, keys: Sequence[str]) -> _Found:
+        """Everything under ``keys``, a bounded number of them at a time. One that fails is a failure of all: a view
+        with holes would look like a swarm with holes."""
+        parts = [keys[at : at + KEYS_PER_FETCH] for at in range(0, len(keys), KEYS_PER_FETCH)]
+        answers = await asyncio.gather(*map(self._fetch_part, parts), return_exceptions=True)
+        found: _Found = {}
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found.update(answer)
+        return found
+
+    async def _fetch_part(self, keys: Sequence[str]) -> Mapping[str, Sequence[tuple[str, bytes]]]:
+        async with self._fetching:
+            return await self._fetch(keys)
+
+    def _spread(self, model: str) -> Spread:
+        spread = self._spreads.get(model)
+        if spread is None:
+            spread = self._spreads[model] = Spread(
+                survey_every_s=self._options.survey_every_s, neighbours_every_s=self._options.neighbours_every_s
+            )
+            if len(self._spreads) > MAX_MODELS:
+                self._spreads.popitem(last=False)
+        else:
+            self._spreads.move_to_end(model)
+        return spread
+
+
+async def _with(aside: Awaitable[None], wanted: Awaitable[T]) -> T:
+    """Both at a time; what is ``wanted`` returns. Neither is left running when the other fails."""
+    first, found = await asyncio.gather(aside, wanted, return_exceptions=True)
+    for outcome in (first, found):
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return cast(T, found)
