@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from swarm.core.announcement import Coordinate
 from swarm.core.listing import Listing
 from swarm.scheduling.cluster import Cluster, Defaults, Node
 
 UNKNOWN_POWER = 1.0
 """Layers per second of a server that does not say: slow enough to be nobody's first choice."""
+
+MAX_PLACE_ERROR = 0.5
+"""Relative, of a network coordinate: whoever is less sure of his place counts as having none yet."""
 
 
 def node_of(listing: Listing) -> Node:
@@ -35,7 +39,7 @@ def node_of(listing: Listing) -> Node:
         sessions=0 if metrics is None else metrics.sessions,
         queued_steps=0 if metrics is None else metrics.queued_steps,
         step_s=() if metrics is None else metrics.step_s,
-        coordinate=announced.coordinate,
+        coordinate=_sure(announced.coordinate),
         intent=None if announced.intent is None else announced.intent.span,
         intent_s=0.0 if announced.intent is None else announced.intent.time_s,
     )
@@ -59,3 +63,7 @@ def cluster_of(
         client_rtt_s=client_rtt_s or {},
         defaults=defaults or Defaults(),
     )
+
+
+def _sure(place: Coordinate | None) -> Coordinate | None:
+    return place if place is not None and place.error <= MAX_PLACE_ERROR else None
