@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from swarm.core.spans import Span
@@ -43,7 +44,7 @@ def finish(
     """The plan of these pipelines and replicas, with both scores; whoever is in neither is unused."""
     used = {share.id for pipeline in pipelines for share in pipeline}
     placed = {*used, *(share.id for share in replicas)}
-    power = sum(node.power for node in cluster.nodes if node.id in used)
+    power = math.fsum(node.power for node in cluster.nodes if node.id in used)  # whatever the nodes' order
     scoring = scoring_of(cluster, territories)
     scores = tuple((name, scoring.score(name, len(pipelines), len(used), power)) for name in SCORES)
     return Plan(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from swarm.core.announcement import State
 from swarm.scheduling.allocation.plan import by_size
 from swarm.scheduling.cluster import Cluster, Node
 
 GAP_S = 0.02
-"""Two servers whose coordinates are closer than this are in one cluster, and so are their neighbours'."""
+"""Servers whose coordinates are closer than this are in one cluster, and so are their neighbours'."""
 
 
 def usable_nodes(cluster: Cluster) -> list[Node]:
@@ -24,7 +24,7 @@ def territories(cluster: Cluster) -> list[list[Node]]:
     """The usable servers, grouped so that no pipeline needs to leave its group; each largest first.
 
     A territory is a region; where no server names one, a cluster of coordinates. If none of them can hold the model,
-    all servers are one territory. In a fixed order, whatever the nodes'. O(n log n), O(n²) for coordinates.
+    all servers are one territory. In a fixed order, whatever the nodes'. O(n log n).
     """
     nodes = usable_nodes(cluster)
     regions = by_region(nodes)
@@ -49,31 +49,31 @@ def room(nodes: Sequence[Node]) -> int:
 
 
 def _by_coordinates(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Single linkage over the plane with ``GAP_S``, in the order of each cluster's first node.
+    """Clusters of the plane, in the order of each one's first node: squares of ``GAP_S`` that touch one another.
 
+    So servers closer than ``GAP_S`` share a cluster, and a cluster ends where nobody is for three times as long.
     Heights are left out: a server's own slow line is as slow in every pipeline. A server without a coordinate goes to
-    the cluster with the most room.
+    the cluster with the most room. O(n).
     """
-    placed = [node for node in nodes if node.coordinate is not None]
-    if not placed:
-        return [list(nodes)] if nodes else []
-    plane = np.array([(node.coordinate.x_s, node.coordinate.y_s) for node in placed if node.coordinate is not None])
-    near = np.hypot(*(plane[:, None, axis] - plane[None, :, axis] for axis in (0, 1))) < GAP_S
-    label = np.full(len(placed), -1)
-    clusters = 0
-    for seed in range(len(placed)):
-        if label[seed] >= 0:
-            continue
-        frontier = np.zeros(len(placed), dtype=bool)
-        frontier[seed] = True
-        while frontier.any():
-            label[frontier] = clusters
-            frontier = near[frontier].any(axis=0) & (label < 0)
-        clusters += 1
-    groups: list[list[Node]] = [[] for _ in range(clusters)]
-    for node, index in zip(placed, label.tolist(), strict=True):
-        groups[index].append(node)
+    squares: dict[tuple[int, int], list[Node]] = {}
+    for node in nodes:
+        if node.coordinate is not None:
+            square = (math.floor(node.coordinate.x_s / GAP_S), math.floor(node.coordinate.y_s / GAP_S))
+            squares.setdefault(square, []).append(node)
+    clusters = []
+    while squares:
+        edge = [next(iter(squares))]
+        members = squares.pop(edge[0])
+        while edge:
+            x, y = edge.pop()
+            for square in itertools.product((x - 1, x, x + 1), (y - 1, y, y + 1)):
+                if square in squares:
+                    members += squares.pop(square)
+                    edge.append(square)
+        clusters.append(by_size(members))
     unplaced = [node for node in nodes if node.coordinate is None]
-    widest = max(range(clusters), key=lambda index: (room(groups[index]), -index))
-    groups[widest] = by_size([*groups[widest], *unplaced])
-    return groups
+    if not clusters:
+        return [unplaced] if unplaced else []
+    widest = max(range(len(clusters)), key=lambda index: (room(clusters[index]), -index))
+    clusters[widest] = by_size([*clusters[widest], *unplaced])
+    return clusters
