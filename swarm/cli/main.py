@@ -19,6 +19,9 @@ COMMANDS = {
     "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
     "generate": ("swarm.cli.generate", "answer one prompt"),
     "chat": ("swarm.cli.chat", "talk with the model"),
+    "status": ("swarm.cli.status", "who serves which layers of a swarm, and how fast"),
+    "route": ("swarm.cli.route", "what if: the fastest chain through a described cluster"),
+    "plan": ("swarm.cli.plan", "what if: who of a described cluster should hold which layers"),
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
 }
@@ -85,7 +88,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m swarm",
         description="Answer prompts on a language model that many machines hold together.",
-        epilog="`COMMAND --help` explains each. Volunteers start with `server`, everybody else with `generate`.",
+        epilog="`COMMAND --help` explains each, with examples. Volunteers start with `server`, everybody else with "
+        "`generate`; `status` shows a swarm, `route` and `plan` answer what-if questions without any network.",
     )
     parser.add_argument("--version", action="version", version=f"swarm {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -115,7 +115,11 @@ def read_cluster(data: bytes) -> Cluster:
 
 
 def write_cluster(cluster: Cluster) -> bytes:
-    """``cluster`` as a file, one node a line; ``read_cluster`` gives it back, intents left out."""
+    """``cluster`` as a file, one node a line; ``read_cluster`` gives it back.
+
+    Left out are intents and round trips to others than its nodes; rates beyond the file's bounds become the bound.
+    """
+    known = {node.id for node in cluster.nodes}
     regions: dict[str, dict[str, float]] = {}
     for (a, b), seconds in cluster.defaults.region_rtt_s.items():
         regions.setdefault(a, {})[b] = seconds
@@ -129,8 +133,8 @@ def write_cluster(cluster: Cluster) -> bytes:
     parts = {
         "layers": cluster.layers,
         "activation_bytes": cluster.activation_bytes,
-        "rtt_s": cluster.rtt_s,
-        "client_rtt_s": cluster.client_rtt_s,
+        "rtt_s": {name: _kept(row, known) for name, row in cluster.rtt_s.items() if name in known},
+        "client_rtt_s": _kept(cluster.client_rtt_s, known),
         "client_uplink_mbps": cluster.client_uplink_mbps,
         "defaults": defaults,
     }
@@ -278,15 +282,23 @@ def _defaults(entry: _DefaultsEntry) -> Defaults:
     )
 
 
+def _kept(row: Mapping[str, float], known: Collection[str]) -> dict[str, float]:
+    return {name: seconds for name, seconds in row.items() if name in known}
+
+
+def _bounded(rate: float) -> float:
+    return min(max(rate, 1 / MAX_FIGURE), MAX_FIGURE)
+
+
 def _entry(node: Node) -> _Entry:
     return _Entry(
         id=node.id,
         capacity_layers=node.capacity_layers,
-        power=node.power,
+        power=_bounded(node.power),
         region=node.region,
-        uplink_mbps=node.uplink_mbps,
+        uplink_mbps=None if node.uplink_mbps is None else _bounded(node.uplink_mbps),
         span=None if node.span is None else (node.span.start, node.span.end),
-        tau_s=node.tau_s,
+        tau_s=min(node.tau_s, MAX_FIGURE),
         fixed_s=node.fixed_s,
         kv_free_tokens=node.kv_free_tokens,
         state=node.state,
