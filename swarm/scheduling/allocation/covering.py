@@ -120,25 +120,39 @@ def _closest(counts: dict[int, int], wanted: int) -> tuple[list[int], int]:
     """
     if wanted <= 0:
         return [], 0
+    if pair := _exact_pair(counts, wanted):
+        return pair, wanted
+    alone = min((capacity for capacity, count in counts.items() if count and capacity > wanted), default=0)
+    best, chosen = alone, [alone] if alone else []
     below = 1  # bit s is set if s < wanted is a sum of what was looked at
     inside = (1 << wanted) - 1
     steps: list[tuple[int, int]] = []
-    best, best_step = 0, -1
+    best_step = -1
     for capacity, count in counts.items():
-        for _ in range(min(count, -(-wanted // capacity))):
+        for _ in range(min(count, -(-wanted // capacity)) if capacity < wanted else 0):
             steps.append((capacity, below))
             sums = below << capacity
             if over := sums >> wanted:
                 reached = wanted + (over & -over).bit_length() - 1
-                if best_step < 0 or reached < best:
+                if not best or reached < best:
                     best, best_step = reached, len(steps) - 1
                     if best == wanted:
                         return _walk_back(steps, best_step, best), best
-            grown = below | (sums & inside)
-            if grown == below:
+            if (grown := below | (sums & inside)) == below:
                 break
             below = grown
-    return ([], 0) if best_step < 0 else (_walk_back(steps, best_step, best), best)
+    return (chosen if best_step < 0 else _walk_back(steps, best_step, best)), best
+
+
+def _exact_pair(counts: dict[int, int], wanted: int) -> list[int]:
+    """One capacity, or the two with the largest among them, that are ``wanted`` together; else nothing."""
+    if counts.get(wanted):
+        return [wanted]
+    for capacity, count in counts.items():
+        other = wanted - capacity
+        if count and 0 < other <= capacity and counts.get(other, 0) > (other == capacity):
+            return [capacity, other]
+    return []
 
 
 def _walk_back(steps: Sequence[tuple[int, int]], last: int, total: int) -> list[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from swarm.scheduling.allocation.plan import Score
 from swarm.scheduling.cluster import Cluster, Node
 
-MAX_PAIRS = 512
+MAX_PAIRS = 128
 """So many pairs of a territory are looked at for its median hop: the median of a sample, the same for every reader."""
 
 
