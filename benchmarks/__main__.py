@@ -10,6 +10,7 @@ from importlib import import_module
 NAMES = {
     "decode": "one session against transformers generate: tokens per second, first token, wire bytes, busy DHT",
     "concurrency": "aggregate tokens per second of 1, 2, 4 and 8 sessions",
+    "scheduling": "milliseconds of allocation and routing by number of nodes, and how good the plans are",
 }
 
 
