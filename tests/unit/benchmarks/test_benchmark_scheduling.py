@@ -6,9 +6,9 @@ import json
 import sys
 
 import pytest
+
 from benchmarks.__main__ import main
 from benchmarks.scheduling import LAYERS, cluster_of
-
 from swarm.core.spans import missing_layers
 from swarm.scheduling.allocation.strategies import STRATEGIES
 
