@@ -43,10 +43,15 @@ class _Territory:
         self.layers = cluster.layers
         self.nodes = {node.id: node for node in nodes}
         self._send_s = {node.id: cluster.uplink_s(node, cluster.activation_bytes) for node in nodes}
+        self._rates: dict[tuple[str, int], int] = {}
 
     def rate(self, node: str, layers: int) -> int:
         """Micro-tokens per second of ``node`` with ``layers`` layers: what it computes, at most what it can send."""
-        return max(1, int(MICRO / max(layers / max(self.nodes[node].power, 1e-9), self._send_s[node])))
+        known = self._rates.get((node, layers))
+        if known is None:
+            step_s = max(layers / max(self.nodes[node].power, 1e-9), self._send_s[node])
+            known = self._rates[node, layers] = max(1, int(MICRO / step_s))
+        return known
 
     def place(self, spans: Mapping[str, Edge]) -> _Placed:
         """The flow through these spans."""
