@@ -18,6 +18,7 @@ from swarm.core.numerics import Numerics
 from swarm.core.records import sign_record
 from swarm.core.version import VERSION
 from swarm.dht.protocol import Directory
+from swarm.dht.sharding import announce_interval_s
 from swarm.engine.executor import SpanEngine
 from swarm.server.config import ServerConfig
 from swarm.transport.protocol import Transport
@@ -43,6 +44,8 @@ class Announcer:
         self._clock = clock
         self._base = base
         self._config = config
+        self.servers = 1
+        """How many servers the model had when they were last counted; among many, records are written less often."""
         self._stored_until_s: float | None = None
         self._earlier: set[int] = set()
         self._contests = 0
@@ -62,19 +65,33 @@ class Announcer:
         """Say so from the next announcement on."""
         self._base = msgspec.structs.replace(self._base, **changes)
 
+    def amend(self, **changes: object) -> None:
+        """Change what the next announcement says, which is no reason to publish it before its time."""
+        self._base = msgspec.structs.replace(self._base, **changes)
+
     def signed(self) -> bytes:
         """The current announcement, valid from now, without storing it anywhere."""
         return sign_record(self.identity, self._renewed())
 
     def _renewed(self) -> Announcement:
         # The directory stores only what expires later than what it has, whatever this machine's clock did meanwhile.
-        expires_s = max(self._clock.wall_s() + self._config.announce_lifetime_s, self._base.expires_s + EXPIRY_STEP_S)
+        expires_s = max(self._clock.wall_s() + self._lifetime_s, self._base.expires_s + EXPIRY_STEP_S)
         self._base = msgspec.structs.replace(self._base, sequence=self._base.sequence + 1, expires_s=expires_s)
         return self._base
 
+    @property
+    def _every_s(self) -> float:
+        return announce_interval_s(self.servers, self._config.announce_every_s)
+
+    @property
+    def _lifetime_s(self) -> float:
+        usual_s = self._config.announce_lifetime_s / self._config.announce_every_s
+        return min(usual_s * self._every_s, Announcement.LIFETIME_S)
+
     async def publish(self, **changes: object) -> Announcement:
-        """Sign and store the announcement with ``changes``; it lives ``announce_lifetime_s``."""
-        self._base = msgspec.structs.replace(self._base, **changes)
+        """Sign and store the announcement with ``changes``; it lives ``announce_lifetime_s`` (large swarms: longer)."""
+        depth = await self.directory.shard_depth(ModelId.parse(self._base.model))
+        self._base = msgspec.structs.replace(self._base, shard_depth=depth, **changes)
         record = self.signed()
         self._stored_until_s = self._base.expires_s
         await self.directory.publish(record, self._base)
@@ -88,38 +105,37 @@ class Announcer:
         after ours, by a process that lives; and whoever we saw before our own first announcement came before us.
         Of twins that began in the same moment and so never saw each other, the one that started later yields.
         """
-        contested = False
-        for listing in await self.directory.servers(ModelId.parse(self._base.model)):
-            other = listing.announcement
-            if other.peer != self._base.peer or other.instance == self._base.instance:
-                continue
-            if self._stored_until_s is None:
-                self._earlier.add(other.instance)
-            elif other.expires_s > self._stored_until_s:
-                contested = True
-                self._contests += 1
-                ours, theirs = self._base, other
-                tie = self._contests >= TIE_CONTESTS
-                if other.instance in self._earlier or (
-                    tie and (theirs.started_s, theirs.instance) < (ours.started_s, ours.instance)
-                ):
-                    raise IdentityInUseError(
-                        "another machine already serves with this identity",
-                        hint="give this server its own key with --identity, or stop the other one",
-                    )
-        return contested
+        listing = await self.directory.server(ModelId.parse(self._base.model), self._base.peer)
+        if listing is None or listing.announcement.instance == self._base.instance:
+            return False
+        ours, theirs = self._base, listing.announcement
+        if self._stored_until_s is None:
+            self._earlier.add(theirs.instance)
+            return False
+        if theirs.expires_s <= self._stored_until_s:
+            return False
+        self._contests += 1
+        tie = self._contests >= TIE_CONTESTS
+        if theirs.instance in self._earlier or (
+            tie and (theirs.started_s, theirs.instance) < (ours.started_s, ours.instance)
+        ):
+            raise IdentityInUseError(
+                "another machine already serves with this identity",
+                hint="give this server its own key with --identity, or stop the other one",
+            )
+        return True
 
     async def run(self, lost: Callable[[IdentityInUseError], Awaitable[None]]) -> None:
         """Re-announce until cancelled; ``lost`` is told if an earlier twin shows up. Outages are retried."""
-        step_s = self._config.announce_every_s / LOOKS_PER_ANNOUNCEMENT
         since_s = 0.0
         while True:
+            step_s = self._every_s / LOOKS_PER_ANNOUNCEMENT
             await self._clock.sleep(step_s)
             since_s += step_s
             try:
-                async with asyncio.timeout(self._config.announce_every_s):
+                async with asyncio.timeout(self._every_s):
                     contested = await self.check_twin()
-                    if contested or since_s >= self._config.announce_every_s - step_s / 2:
+                    if contested or since_s >= self._every_s - step_s / 2:
                         await self.publish()
                         since_s = 0.0
             except IdentityInUseError as error:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from swarm.core.errors import SwarmError
 from swarm.engine.executor import SpanEngine
 from swarm.server.companions import Companions
+from swarm.server.meter import Meter
 from swarm.server.session import Job, ServerSession
 from swarm.wire.messages import DECODE_LANE
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 UNCOMPUTED = "the server failed to compute a step"
 SPIN_S = 0.002
@@ -25,12 +30,13 @@ SPIN_S = 0.002
 
 
 class Batcher:
-    """Feeds the engine from every session's queue."""
+    """Feeds the engine from every session's queue, and ``meter`` with what its decode steps took."""
 
-    def __init__(self, engine: SpanEngine, *, batch_tokens: int) -> None:
+    def __init__(self, engine: SpanEngine, meter: Meter, *, batch_tokens: int) -> None:
         self._engine = engine
+        self._meter = meter
         self._batch_tokens = batch_tokens
-        self._ready: dict[ServerSession, None] = {}  # insertion order is the queue's order
+        self._ready: dict[ServerSession, float] = {}  # since when; insertion order is the queue's order
         self._wake = asyncio.Event()
         self._companions = Companions()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
@@ -45,7 +51,7 @@ class Batcher:
     def notify(self, session: ServerSession) -> None:
         """A session has, or may again have, a step to compute."""
         if session.ready and session not in self._ready:
-            self._ready[session] = None
+            self._ready[session] = asyncio.get_running_loop().time()
             self._wake.set()
 
     def forget(self, session: ServerSession) -> None:
@@ -69,11 +75,9 @@ class Batcher:
                     await self._wake.wait()
                     continue
                 began_s = loop.time()
-                failures = await loop.run_in_executor(self._thread, self._compute, jobs)
+                failures = await self.apart(partial(self._compute, jobs))
                 if all(job.lane == DECODE_LANE for job in jobs):  # a prefill's length says nothing about decoding
-                    now_s = loop.time()
-                    together = [job.session for job in jobs if not job.session.closed]
-                    self._companions.computed(together, now_s - began_s, now_s)
+                    self._measure(jobs, failures, began_s, loop.time())
                 self._settle(jobs, failures)
                 jobs = []
         finally:
@@ -82,6 +86,18 @@ class Batcher:
                 job.session.computing = False
                 if job.session.closed:
                     self.forget(job.session)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in the compute thread, between two forwards."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _measure(self, jobs: Sequence[Job], failures: Mapping[int, SwarmError], began_s: float, ended_s: float) -> None:
+        """Note what a forward of decode steps took."""
+        together = [job.session for job in jobs if not job.session.closed]
+        self._companions.computed(together, ended_s - began_s, ended_s)
+        if not failures:
+            layers = [job.session.opened.end - job.session.opened.start for job in jobs]
+            self._meter.computed(layers, [began_s - job.ready_s for job in jobs], ended_s - began_s, ended_s)
 
     async def _gather(self) -> None:
         """Give companions of the waiting steps a moment to arrive, as long as that pays."""
@@ -118,9 +134,10 @@ class Batcher:
         for session in waiting:
             if session.inbox and jobs and rows + session.inbox[0].step.rows > self._batch_tokens:
                 continue
-            del self._ready[session]
+            ready_s = self._ready.pop(session)
             job = session.take() if session.ready else None
             if job is not None:
+                job.ready_s = ready_s
                 jobs.append(job)
                 rows += job.step.rows
         return jobs

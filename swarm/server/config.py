@@ -27,4 +27,17 @@ class ServerConfig:
     announce_every_s: float = 20.0
     announce_lifetime_s: float = 60.0
     drain_timeout_s: float = 30.0
+    metrics_busy_s: float = 1.0
+    """Between two metrics records under load while figures change by more than a tenth."""
+    metrics_steady_s: float = 2.0
+    """The same while they do not."""
+    metrics_idle_s: float = 4.0
+    metrics_gap_s: float = 0.1
+    """The least time between two records, however many sessions open and close. All four stretch in large swarms."""
+    idle_check_s: float = 10.0
+    """How often a server in doubt about its own idle speed computes a step to measure it, while nobody uses it."""
+    ping_every_s: float = 30.0
+    """How often the round trip to each server that could follow this one is measured."""
+    region: str = ""
+    """Where the server stands, in its owner's words; pipelines stay inside a region."""
     public_name: str = ""

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from swarm.core.announcement import Announcement
 from swarm.core.errors import BusyError, NetworkError, ProtocolViolation
@@ -14,6 +15,7 @@ from swarm.server.config import ServerConfig
 from swarm.server.session import ServerSession
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
+from swarm.transport.uplink import UplinkMeter
 from swarm.wire.messages import LANES, Hello, Lane, LinkLost
 from swarm.wire.session import Channel, Role
 
@@ -118,12 +120,17 @@ class Rendezvous:
             self._waiting.pop(key, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Dialer:
+    """How to open links; ``uplink`` measures what they carry."""
+
+    transport: Transport
+    timeout_s: float
+    uplink: UplinkMeter
+
+
 async def dial_downstream(
-    session: ServerSession,
-    following: Announcement,
-    transport: Transport,
-    timeout_s: float,
-    connected: Callable[[], None],
+    session: ServerSession, following: Announcement, dialer: Dialer, connected: Callable[[], None]
 ) -> None:
     """Open both lanes to the next server and greet it; ``connected`` is called after each.
 
@@ -132,10 +139,10 @@ async def dial_downstream(
     opened = session.opened
 
     async def greet(lane: Lane) -> FrameStream:
-        stream = await transport.dial(
-            following.peer_id, Channel.LINK.protocol, addresses=following.addresses, timeout_s=timeout_s
+        stream = await dialer.transport.dial(
+            following.peer_id, Channel.LINK.protocol, addresses=following.addresses, timeout_s=dialer.timeout_s
         )
-        link = FrameStream(stream, Channel.LINK, Role.DIALER)
+        link = FrameStream(stream, Channel.LINK, Role.DIALER, uplink=dialer.uplink)
         try:
             await link.send(Hello(session.key.client, opened.session, opened.stage + 1, opened.secret_out, lane))
         except BaseException:

@@ -4,70 +4,103 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
 
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
 from swarm.core.records import sign_record
 from swarm.server.announcer import EXPIRY_STEP_S, Announcer
+from swarm.server.metrics_rhythm import Rhythm
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 4.0
 
+class Source(Protocol):
+    """Where the figures come from."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a metrics record says of this moment; see ``Metrics``."""
+    def metrics(self) -> Metrics:
+        """The figures of this moment; sequence and times are filled in by whoever publishes them."""
+        ...
 
-    tau_s: float
-    fixed_s: float
-    kv_free_tokens: int
-    sessions: int
-    queued_steps: int
+    async def refresh(self) -> None:
+        """Measure again what is in doubt; called before a record."""
+        ...
 
 
 class MetricsReporter:
-    """Publishes metrics of the process that ``announcer`` announces."""
+    """Publishes the metrics of the process that ``announcer`` announces, in the rhythm that ``rhythm`` sets."""
 
-    def __init__(self, announcer: Announcer, clock: Clock, figures: Callable[[], Figures]) -> None:
+    def __init__(self, announcer: Announcer, clock: Clock, source: Source, rhythm: Rhythm) -> None:
         self._announcer = announcer
         self._clock = clock
-        self._figures = figures
+        self._source = source
+        self._rhythm = rhythm
+        self._wake = asyncio.Event()
         self._sequence = 0
         self._expires_s = 0.0
+        self._failing = False
+
+    def changed(self) -> None:
+        """A session has opened or closed: say so soon."""
+        self._rhythm.changed()
+        self._wake.set()
 
     async def publish(self) -> Metrics:
         """Sign and store the present figures. Raises ``NetworkError`` as the directory does."""
+        await self._source.refresh()
         record = self._record()
-        await self._announcer.directory.publish(sign_record(self._announcer.identity, record), record)
+        self._rhythm.said(record, self._clock.monotonic_s())
+        try:
+            await self._announcer.directory.publish(sign_record(self._announcer.identity, record), record)
+        except BaseException:
+            self._rhythm.failed(self._clock.monotonic_s())
+            raise
         return record
 
     def _record(self) -> Metrics:
-        announced, figures = self._announcer.current, self._figures()
+        # Each must expire later than the one before, whatever this machine's clock did meanwhile.
+        lifetime_s = self._rhythm.lifetime_s(self._announcer.servers)
+        self._expires_s = max(self._clock.wall_s() + lifetime_s, self._expires_s + EXPIRY_STEP_S)
         self._sequence += 1
-        self._expires_s = max(self._clock.wall_s() + METRICS_LIFETIME_S, self._expires_s + EXPIRY_STEP_S)
-        return Metrics(
-            model=announced.model,
-            peer=announced.peer,
-            instance=announced.instance,
+        return msgspec.structs.replace(
+            self._source.metrics(),
             sequence=self._sequence,
             expires_s=self._expires_s,
-            tau_s=figures.tau_s,
-            fixed_s=figures.fixed_s,
-            kv_free_tokens=figures.kv_free_tokens,
-            sessions=figures.sessions,
-            queued_steps=figures.queued_steps,
+            shard_depth=self._announcer.current.shard_depth,
         )
 
     async def run(self) -> None:
-        """Publish until cancelled. Outages are retried."""
+        """Publish until cancelled. Outages are retried, and told once."""
         while True:
-            await self._clock.sleep(IDLE_S)
+            await self._until_due()
             try:
                 async with asyncio.timeout(METRICS_LIFETIME_S):
                     await self.publish()
+                self._failing = False
             except (NetworkError, TimeoutError) as error:
-                log.warning("could not publish metrics, trying again: %s", error)
+                log.log(logging.DEBUG if self._failing else logging.WARNING, "could not publish metrics: %s", error)
+                self._failing = True
+
+    async def _until_due(self) -> None:
+        while True:
+            self._wake.clear()
+            due_s = self._rhythm.due_s(self._source.metrics(), self._announcer.servers)
+            left_s = due_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return
+            await within(self._clock, min(left_s, self._rhythm.look_s()), self._wake.wait)
+
+
+async def within(clock: Clock, seconds: float, wake: Callable[[], Awaitable[object]]) -> None:
+    """Return after ``seconds`` of ``clock``, or when ``wake`` does."""
+    sleeping, waking = asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(wake())
+    try:
+        await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sleeping, waking):
+            task.cancel()
+        await asyncio.gather(sleeping, waking, return_exceptions=True)

@@ -26,17 +26,24 @@ from swarm.core.ids import SessionKey
 from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.runtime.tasks import Tasks
+from swarm.scheduling.coordinates import START
 from swarm.server.admission import check_following, check_open
 from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher, as_swarm_error
 from swarm.server.config import ServerConfig
-from swarm.server.links import Rendezvous, dial_downstream
-from swarm.server.metrics_reporter import Figures, MetricsReporter
+from swarm.server.links import Dialer, Rendezvous, dial_downstream
+from swarm.server.meter import Meter
+from swarm.server.metrics_reporter import MetricsReporter
+from swarm.server.metrics_rhythm import Rhythm
+from swarm.server.metrics_successors import Successors
 from swarm.server.session import GOODBYE_S, ServerSession
+from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
+from swarm.transport.pinger import Pinger
 from swarm.transport.protocol import Stream, Transport
 from swarm.transport.pulse import Hold, PulseKeeper
-from swarm.wire.messages import LANES, Accept, Busy, Close, Failed, Hello, LinkLost, Open, Refused
+from swarm.transport.uplink import UplinkMeter
+from swarm.wire.messages import LANES, Busy, Close, Failed, Hello, LinkLost, Open, Refused
 from swarm.wire.session import Channel, Role
 
 log = logging.getLogger(__name__)
@@ -49,13 +56,15 @@ PACE_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """What a server is made of."""
+    """What a server is made of. ``speed`` is what a probe of the engine found, ``capacity_layers`` how many layers of
+    its model the machine could hold (0: what it holds)."""
 
     transport: Transport
     engine: SpanEngine
     announcer: Announcer
     clock: Clock
     speed: SpanSpeed = UNMEASURED
+    capacity_layers: int = 0
 
 
 class Server:
@@ -64,13 +73,37 @@ class Server:
     def __init__(self, parts: ServerParts, config: ServerConfig) -> None:
         self.parts = parts
         self.config = config
-        self.batcher = Batcher(parts.engine, batch_tokens=config.batch_tokens)
+        meter = Meter(parts.speed)
+        self.batcher = Batcher(parts.engine, meter, batch_tokens=config.batch_tokens)
         self.table = Rendezvous(config)
         self.pulse = PulseKeeper(parts.transport, parts.clock)
-        self.metrics = MetricsReporter(parts.announcer, parts.clock, self._figures)
+        self.uplink = UplinkMeter(parts.clock)
+        pinger = Pinger(parts.transport, parts.clock)
+        self.successors = Successors(
+            parts.announcer, pinger.rtt_s, self.pulse.rtt_s, parts.clock, every_s=config.ping_every_s
+        )
+        self.vitals = Vitals(
+            announcer=parts.announcer,
+            engine=parts.engine,
+            batcher=self.batcher,
+            table=self.table,
+            meter=meter,
+            uplink=self.uplink,
+            successors=self.successors,
+            clock=parts.clock,
+            idle_check_s=config.idle_check_s,
+        )
+        self.metrics = MetricsReporter(parts.announcer, parts.clock, self.vitals, Rhythm(config))
+        parts.announcer.amend(
+            region=config.region,
+            power_layers_per_s=parts.speed.power_layers_per_s,
+            capacity_layers=parts.capacity_layers or len(parts.engine.info.span),
+            coordinate=parts.announcer.current.coordinate or START,
+        )
         self.draining = False
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._broke)
+        self._reporting = Tasks(self._broke)
         self._reports = Tasks(_report_failed)
         self._last_seen_s: dict[ServerSession, float] = {}
 
@@ -90,18 +123,9 @@ class Server:
         await self.metrics.publish()  # before anybody can find this server, so that it is found alive
         announced = await self.parts.announcer.publish(state=State.ONLINE)
         self._tasks.spawn(self.parts.announcer.run(self._lost_identity), name="announcer")
-        self._tasks.spawn(self.metrics.run(), name="metrics")
+        self._reporting.spawn(self.metrics.run(), name="metrics")
+        self._reporting.spawn(self.successors.run(), name="successors")
         return announced
-
-    def _figures(self) -> Figures:
-        speed = self.parts.speed
-        return Figures(
-            tau_s=speed.tau_s,
-            fixed_s=speed.fixed_s,
-            kv_free_tokens=self.parts.engine.free_tokens,
-            sessions=len(self.table),
-            queued_steps=self.batcher.queued_steps,
-        )
 
     async def stop(self) -> None:
         """Announce draining, let running sessions finish within ``drain_timeout_s``, announce offline, stop.
@@ -126,6 +150,7 @@ class Server:
             _, late = await asyncio.wait(farewells, timeout=2 * GOODBYE_S)
             for farewell in late:
                 farewell.cancel()
+        await self._reporting.close()  # nothing is heard of this server after its last word
         if not self._yields:
             await self._publish_quietly(State.OFFLINE)
         await self._tasks.close()
@@ -155,7 +180,9 @@ class Server:
     # -- sessions -------------------------------------------------------------------------------------------
 
     async def _serve_control(self, stream: Stream) -> None:
-        control = FrameStream(stream, Channel.CONTROL, Role.LISTENER, max_frame_bytes=MAX_CONTROL_FRAME_BYTES)
+        control = FrameStream(
+            stream, Channel.CONTROL, Role.LISTENER, max_frame_bytes=MAX_CONTROL_FRAME_BYTES, uplink=self.uplink
+        )
         try:
             frame = await control.receive_within(self.config.open_timeout_s, "OPEN")
             if not isinstance(frame.message, Open):
@@ -175,8 +202,7 @@ class Server:
             return
         try:
             async with self._registered(session, following):
-                load = Accept(len(self.table), self.batcher.queued_steps, self.parts.engine.free_tokens)
-                await control.send(load)
+                await control.send(self.vitals.accept())
                 if not await self._closed_by_client(session):
                     self.batcher.forget(session)
                     await session.say_goodbye()
@@ -231,6 +257,7 @@ class Server:
         loop = asyncio.get_running_loop()
         session.links = {lane: loop.create_future() for lane in LANES}
         self.table.add(session)
+        self.metrics.changed()
         self._touch(session)
         tasks = Tasks(partial(_session_broke, session))
         tasks.spawn(session.forward(self.batcher.notify), name="forward")
@@ -244,6 +271,9 @@ class Server:
             self.table.remove(session)
             self._last_seen_s.pop(session, None)
             self.batcher.forget(session)
+            if not len(self.table):
+                self.vitals.meter.rest()
+            self.metrics.changed()
             await tasks.close()
             await session.close_links()
 
@@ -257,7 +287,8 @@ class Server:
                 holds.append(self.pulse.hold(following.peer_id, following.addresses, silent))
 
         try:
-            await dial_downstream(session, following, self.parts.transport, self.config.dial_timeout_s, beat)
+            links = Dialer(self.parts.transport, self.config.dial_timeout_s, self.uplink)
+            await dial_downstream(session, following, links, beat)
         finally:
             for hold in holds:
                 self.pulse.release(hold)

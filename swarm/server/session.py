@@ -50,6 +50,8 @@ class Job:
     tensor: Buffer | None
     lane: Lane
     size_bytes: int = 0
+    ready_s: float = 0.0
+    """When its turn might have come, on the event loop's clock."""
     choices: list[Choice] = field(default_factory=list)
     output: Output | None = None
 

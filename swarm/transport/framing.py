@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 from swarm.core.errors import PeerLostError, PeerUnreachableError, ProtocolViolation
 from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_FRAME_BYTES
 from swarm.transport.protocol import Stream
+from swarm.transport.uplink import UplinkMeter
 from swarm.wire.frames import PREFIX_BYTES, Frame, encode_head, parse_message, parse_prefix
 from swarm.wire.messages import Message
 from swarm.wire.session import Channel, Phase, Role, StreamMachine
@@ -20,11 +22,21 @@ _BREATH_FRAMES = 16
 class FrameStream:
     """One end of a control or link stream. Sends and receives whole frames; several tasks may send, one receives.
 
-    ``receive`` may be cancelled and called again: it goes on where it was, even in the middle of a frame.
+    ``receive`` may be cancelled and called again: it goes on where it was, even in the middle of a frame. ``uplink``,
+    if given, measures what is sent.
     """
 
-    def __init__(self, stream: Stream, channel: Channel, role: Role, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        channel: Channel,
+        role: Role,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        uplink: UplinkMeter | None = None,
+    ) -> None:
         self._stream = stream
+        self._uplink = uplink
         self._machine = StreamMachine(channel, role)
         self._max_frame_bytes = max_frame_bytes
         self._sending = asyncio.Lock()
@@ -52,12 +64,14 @@ class FrameStream:
         has closed the session.
         """
         parts = [_flat(part) for part in payload]
-        head = encode_head(message, sum(len(part) for part in parts))
+        payload_bytes = sum(len(part) for part in parts)
+        head = encode_head(message, payload_bytes)
         async with self._sending:
             if self._machine.closed_by_peer:
                 raise PeerLostError(f"peer {self.peer[-8:]} has closed the session", peer=self.peer)
             self._machine.sent(message)
-            await self._stream.write(head, *parts)
+            with self._uplink.sending(payload_bytes) if self._uplink is not None else nullcontext():
+                await self._stream.write(head, *parts)
 
     async def receive(self) -> Frame:
         """The next frame that the state machine does not drop.

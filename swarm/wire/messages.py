@@ -38,6 +38,8 @@ PeerText = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
 Stage = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)]
 Layer = Annotated[int, msgspec.Meta(ge=0, le=MAX_LAYERS)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+"""Of a duration; a NaN does not fit either."""
 Logprob = Annotated[float, msgspec.Meta(le=1e-3)]
 """At most 0 but for rounding, and so never NaN; minus infinity is a token that a filter removed."""
 Codec = Literal["raw", "int8"]
@@ -96,18 +98,24 @@ class Open(_Message, frozen=True, tag=1):
 
 
 class Accept(_Message, frozen=True, tag=2):
-    """Server → client: reserved, with the load at this moment."""
+    """Server → client: reserved, with the load at this moment, this session counted.
+
+    ``tau_s`` and ``fixed_s`` are what the server's metrics would say now: a decode step over n of its layers takes
+    ``fixed_s + n * tau_s``. None: it does not tell.
+    """
 
     sessions: Counter
     queued_steps: Counter
     kv_free_tokens: Annotated[int, msgspec.Meta(ge=0, le=MAX_CONTEXT_TOKENS * MAX_LAYERS)]
     feedback: bool = False
+    tau_s: Seconds | None = None
+    fixed_s: Seconds | None = None
 
 
 class Busy(_WithReason, frozen=True, tag=3):
     """Server → client: full for now."""
 
-    retry_after_s: Annotated[float, msgspec.Meta(ge=0, le=3600)]
+    retry_after_s: Seconds
     reason: Reason
 
 
