@@ -25,7 +25,7 @@ from swarm.scheduling.intents_future import (
     settled,
     with_guessed_power,
 )
-from swarm.scheduling.intents_windows import Quality, Rates, best_window, quality, rates_of
+from swarm.scheduling.intents_windows import SAME, Quality, Rates, best_window, quality, rates_of
 from swarm.scheduling.reasons import layers_text
 
 Claims = dict[str, Span]
@@ -76,32 +76,41 @@ def describe(
     """The choice of ``span`` beside ``others``, with the reason that is worth telling."""
     rates = rates_of(others, layers)
     after = rates_of([*others, settle(me, span)], layers)
-    missing = [Span(a, b) for a, b in _runs((rates[span.start : span.end] == 0).tolist(), span.start)]
-    least = float(rates.min(initial=float("inf")))
-    slowest = [Span(a, b) for a, b in _runs((rates <= least * (1 + 1e-9)).tolist(), 0)]
+    why = "it held them before" if span == remembered else _reason(rates, span, planned)
+    return Choice(span, why, _least(rates), _least(after))
+
+
+def _reason(rates: Rates, span: Span, planned: bool) -> str:
+    least = _least(rates)
+    missing = _runs((rates[span.start : span.end] == 0).tolist(), span.start)
+    slowest = _runs((rates <= least * (1 + SAME)).tolist(), 0)
     reached = [run for run in slowest if run.start < span.end and span.start < run.end]
-    if span == remembered:
-        why = "it held them before"
-    elif planned and len(span) < layers:
-        why = "the plan for all servers that join now gives it these"
-    elif missing:
-        why = "nobody held " + ("any layer" if not (rates > 0).any() else layers_text(missing))
-    elif len(span) == layers or not reached:
-        why = "it has room for them all" if len(span) == layers else "they are the best it can add to"
-    else:
-        verb = "was" if len(reached) == 1 and len(reached[0]) == 1 else "were"
-        why = f"{layers_text(reached)} {verb} the slowest at {least:.3g} tokens/s"
-    return Choice(span, why, least, float(after.min(initial=float("inf"))))
+    if len(span) < len(rates) and planned:
+        return "the plan for all servers that join now gives it these"
+    if missing:
+        return "nobody held " + (layers_text(missing) if (rates > 0).any() else "any layer")
+    if len(span) == len(rates):
+        return "it has room for them all"
+    if len(slowest[0]) == len(rates):
+        return f"every layer had the same {least:.3g} tokens/s"
+    if not reached:
+        return "they are where it adds the most"
+    verb = "was" if len(reached) == 1 and len(reached[0]) == 1 else "were"
+    return f"{layers_text(reached)} {verb} the slowest at {least:.3g} tokens/s"
 
 
-def _runs(mask: Iterable[bool], offset: int) -> list[tuple[int, int]]:
-    """Maximal runs of true, half-open, shifted by ``offset``."""
-    runs: list[tuple[int, int]] = []
+def _least(rates: Rates) -> float:
+    return float(rates.min(initial=float("inf")))
+
+
+def _runs(mask: Iterable[bool], offset: int) -> list[Span]:
+    """Maximal runs of true, shifted by ``offset``."""
+    runs: list[Span] = []
     for index, true in enumerate(mask, offset):
-        if true and runs and runs[-1][1] == index:
-            runs[-1] = (runs[-1][0], index + 1)
+        if true and runs and runs[-1].end == index:
+            runs[-1] = Span(runs[-1].start, index + 1)
         elif true:
-            runs.append((index, index + 1))
+            runs.append(Span(index, index + 1))
     return runs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,34 +69,59 @@ def best_window(rates: Rates, capacity: int, power: float) -> Span:
     O(layers · capacity).
     """
     layers = len(rates)
-    inverse = np.divide(1.0, rates, out=np.zeros(layers), where=rates > 0)
-    summed = np.concatenate(([0.0], np.cumsum(inverse)))
-    before = np.concatenate(([np.inf], np.minimum.accumulate(rates)))
-    after = np.concatenate((np.minimum.accumulate(rates[::-1])[::-1], [np.inf]))
-    missing = np.concatenate(([0], np.cumsum(rates == 0)))
-    within = np.full(layers, np.inf)
-    best: tuple[int, float, float] | None = None
-    chosen = Span(0, 1)
-    for length in range(1, min(capacity, layers) + 1):
-        starts = layers - length + 1
-        within = np.minimum(within[:starts], rates[length - 1 :])
-        added = power / length
-        weakest = np.minimum(np.minimum(before[:starts], after[length:]), within + added)
-        fuller = np.concatenate(([0.0], np.cumsum(1.0 / (rates + added))))
-        thinness = summed[-1] - (summed[length:] - summed[:starts]) + fuller[length:] - fuller[:starts]
-        filled = missing[length:] - missing[:starts]
-        at = _first_best(filled, weakest, thinness)
-        found = (int(filled[at]), float(weakest[at]), float(thinness[at]))
-        if best is None or not _worse(found, best):
-            best, chosen = found, Span(at, at + length)
+    most = min(capacity, layers)
+    windows = _Windows(rates, power)
+    best, chosen = (-1, 0.0, np.inf), Span(0, 1)
+    block = max(1, _BLOCK // layers)
+    for first in range(1, most + 1, block):
+        found, span = windows.best(first, min(first + block, most + 1))
+        if not _worse(found, best):
+            best, chosen = found, span
     return chosen
 
 
-def _first_best(filled: npt.NDArray[np.int64], weakest: Rates, thinness: Rates) -> int:
-    usable = filled == filled.max()
-    usable &= weakest >= weakest[usable].max() * (1 - SAME)
-    usable &= thinness <= thinness[usable].min() * (1 + SAME)
-    return int(usable.argmax())
+_BLOCK = 65536
+"""Windows looked at in one go: what a model of very many layers takes in memory stays small."""
+
+
+class _Windows:
+    """All windows of some lengths at once, as matrices by length and start."""
+
+    def __init__(self, rates: Rates, power: float) -> None:
+        self._rates, self._power, self._layers = rates, power, len(rates)
+        inverse = np.divide(1.0, rates, out=np.zeros(len(rates)), where=rates > 0)
+        self._thinness = _summed(inverse)
+        self._missing = _summed(rates == 0)
+        self._before = np.concatenate(([np.inf], np.minimum.accumulate(rates)))
+        self._after = np.concatenate((np.minimum.accumulate(rates[::-1])[::-1], [np.inf]))
+        self._within = np.full(len(rates), np.inf)  # the least rate of the longest windows so far, by start
+
+    def best(self, first: int, end: int) -> tuple[tuple[int, float, float], Span]:
+        """What the best window of ``first`` to ``end`` - 1 layers comes to (layers filled, rate, thinness); it."""
+        lengths, starts = np.arange(first, end)[:, None], np.arange(self._layers)[None]
+        stops = np.minimum(starts + lengths, self._layers)
+        added = self._power / lengths
+        ahead = np.append(self._rates, np.full(end, np.inf))
+        reached = np.lib.stride_tricks.sliding_window_view(ahead, self._layers)[first - 1 : end - 1]
+        within = np.minimum(np.minimum.accumulate(reached, axis=0), self._within)
+        self._within = within[-1]
+        weakest = np.minimum(np.minimum(self._before[starts], self._after[stops]), within + added)
+        fuller = _summed(1.0 / (self._rates + added))
+        thinness = self._thinness[-1] - (self._thinness[stops] - self._thinness[starts])
+        thinness = thinness + np.take_along_axis(fuller, stops, 1) - fuller[:, :-1]
+        filled = np.where(starts + lengths <= self._layers, self._missing[stops] - self._missing[starts], -1.0)
+        usable = filled == filled.max()
+        usable &= weakest >= weakest[usable].max() * (1 - SAME)
+        usable &= thinness <= thinness[usable].min() * (1 + SAME) + SAME * self._thinness[-1]
+        row = int(np.flatnonzero(usable.any(axis=1))[-1])
+        start = int(usable[row].argmax())
+        found = (int(filled[row, start]), float(weakest[row, start]), float(thinness[row, start]))
+        return found, Span(start, start + row + first)
+
+
+def _summed(values: npt.NDArray[Any]) -> Rates:
+    """Sums of the values before each index, along the last axis: one longer than ``values``."""
+    return np.pad(np.cumsum(values, axis=-1, dtype=float), [(0, 0)] * (values.ndim - 1) + [(1, 0)])
 
 
 def _worse(a: tuple[int, float, float], b: tuple[int, float, float]) -> bool:
