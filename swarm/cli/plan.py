@@ -74,6 +74,8 @@ def plan_json(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
             "own_loop_s": gateway.own_loop_s,
             "saves_s": gateway.saves_s,
             "exact": gateway.exact,
+            "links": gateway.links,
+            "assumed": gateway.assumed,
             "orders": _orders(rings, gateway),
         }
     return json.dumps(found)
@@ -119,7 +121,12 @@ def gateway_text(rings: Sequence[Sequence[Node]], gateway: Gateway) -> str:
         )
     surely = "" if gateway.exact else " (good, not proven the best)"
     orders = [f"  {' -> '.join(order)}" for order in _orders(rings, gateway)]
-    return "\n".join([place, f"best order of stages for it{surely}:", *orders])
+    lines = [place, f"best order of stages for it{surely}:", *orders]
+    if gateway.assumed:
+        lines.append(
+            f"  {gateway.assumed} of the {gateway.links} links compared were not measured: they count as assumed"
+        )
+    return "\n".join(lines)
 
 
 def _orders(rings: Sequence[Sequence[Node]], gateway: Gateway) -> list[list[str]]:

@@ -93,7 +93,7 @@ def layer_count_of(listings: Sequence[Listing], entry: ModelEntry | None) -> int
 def models_text(entries: Sequence[ModelEntry]) -> str:
     """The model index for a person."""
     if not entries:
-        return "no server of this swarm has told of its model yet"
+        return "no server of this swarm has told of its model yet; name the model you mean: --model demo"
     rows = [(clip(entry.model, 120), str(entry.layer_count)) for entry in entries]
     return "models of this swarm:\n" + table(("model", "layers"), rows)
 

@@ -54,12 +54,15 @@ class Gateway:
 
     ``loop_s`` is the mean over the rings of what a token's links cost from there, ``own_loop_s`` from the client's
     place, both in the best order found; ``loops`` holds that order for each ring, as indices of its nodes.
+    ``assumed`` of the ``links`` that these loops and the client's own first and last hops use were never measured.
     """
 
     node: Node | None
     loop_s: float
     own_loop_s: float
     loops: tuple[Loop, ...]
+    links: int
+    assumed: int
 
     @property
     def saves_s(self) -> float:
@@ -219,12 +222,24 @@ def place_gateway(cluster: Cluster, rings: Sequence[Sequence[Node]]) -> Gateway:
     means = np.mean([_loops_from(cluster, nodes, places) for nodes in rings], axis=0)
     best = int(np.argmin(means))
     depot = places[best]
+    loops = tuple(best_loop(ring_of(cluster, nodes, depot)) for nodes in rings)
+    links = [link for ring, loop in zip(rings, loops, strict=True) for link in _links(cluster, ring, loop, depot)]
     return Gateway(
         node=depot,
         loop_s=float(means[best]),
         own_loop_s=float(means[0]),
-        loops=tuple(best_loop(ring_of(cluster, nodes, depot)) for nodes in rings),
+        loops=loops,
+        links=len(links),
+        assumed=links.count(False),
     )
+
+
+def _links(cluster: Cluster, nodes: Sequence[Node], loop: Loop, depot: Node | None) -> list[bool]:
+    """For each link of the loop, and each of the client's to the ring, whether it was measured."""
+    order = [nodes[index] for index in loop.order]
+    pairs = [*pairwise(order)] if depot is None else [*pairwise([depot, *order, depot])]
+    measured = [b.id in cluster.rtt_s.get(a.id, {}) or a.id in cluster.rtt_s.get(b.id, {}) for a, b in pairs if a != b]
+    return measured + [node.id in cluster.client_rtt_s for node in nodes]
 
 
 def _places(cluster: Cluster, rings: Sequence[Sequence[Node]]) -> list[Node | None]:

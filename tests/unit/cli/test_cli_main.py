@@ -5,25 +5,12 @@ from __future__ import annotations
 import argparse
 import errno
 import io
-import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from swarm.cli.main import _run
-from swarm.runtime.logs import NOISY
-
-
-@pytest.fixture(autouse=True)
-def restore() -> Iterator[None]:
-    """A command sets up logging for its own standard error, which here is gone afterwards."""
-    loggers = [logging.getLogger(name) for name in ("swarm", *NOISY)]
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 def run(command: Callable[[], object]) -> int:

@@ -70,6 +70,7 @@ def test_no_change_of_a_long_exact_ring_makes_it_better(ring: Ring) -> None:
     assert loop.cost_s <= loop_cost(ring, two_opt(ring, nearest_neighbour(ring))) * (1 + 1e-9)
 
 
+@settings(max_examples=50)
 @given(rings(1, 24))
 def test_turns_never_make_a_ring_worse(ring: Ring) -> None:
     greedy = nearest_neighbour(ring)
@@ -173,6 +174,7 @@ def test_a_far_client_is_told_to_move_and_a_near_one_to_stay() -> None:
     assert gateway.node is not None
     assert gateway.node.region == "eu"
     assert gateway.saves_s == pytest.approx(0.2 - 0.01)
+    assert (gateway.links, gateway.assumed) == (3 + 3, 0)  # there and back without the own machine, and the client
     near = Cluster(layers=3, nodes=tuple(nodes), rtt_s=rtt_s, client_rtt_s=dict.fromkeys("abc", 0.001))
     assert place_gateway(near, [nodes]).node is None
     assert place_gateway(near, [nodes]).saves_s == 0.0
@@ -188,6 +190,7 @@ def test_a_ring_too_long_for_an_exact_answer_still_gets_a_place() -> None:
     assert not gateway.exact
     assert gateway.loop_s == pytest.approx(sum(loop.cost_s for loop in gateway.loops) / 2)
     assert gateway.saves_s > 0.3
+    assert gateway.assumed == len(nodes)  # the client's own round trips
 
 
 def test_without_a_pipeline_there_is_no_place() -> None:
