@@ -44,7 +44,7 @@ def exact_covers(capacities: Sequence[int], layers: int) -> list[Groups]:
             while chosen:
                 line.append(last[chosen])
                 chosen ^= 1 << last[chosen]
-            covers.append(_cut(line[::-1], capacities, layers))
+            covers.append(sorted(map(sorted, _cut(line[::-1], capacities, layers))))
     return covers
 
 
@@ -85,10 +85,10 @@ def least_servers(capacities: Sequence[int], tight: int) -> list[int]:
 def cover(capacities: Sequence[int], layers: int, wanted: int) -> Groups:
     """At most ``wanted`` groups: the largest server left, with those whose sum comes closest above ``layers``.
 
-    A heuristic: the sum is the least possible for each group in turn (exact, by subset sums, larger servers first so
-    that the small ones remain to fill gaps), and what is left at the end is repaired by swaps. Each group loses a
-    server that it can spare. Always finds one group if the sum allows it. O(groups * n) operations on ``layers`` bits
-    at worst; where a sum fits exactly, which is the rule, O(groups * distinct capacities).
+    A heuristic: the sum is the least possible for each group in turn (exact, by subset sums; larger servers first, so
+    that the small ones remain to fill gaps), and a group loses the servers that it can spare. Always finds one group if
+    the sum allows it. O(groups * n) operations on ``layers`` bits at worst; where two or three fit exactly, which is
+    the rule, O(groups * distinct capacities).
     """
     stock: dict[int, list[int]] = {}
     for index in range(len(capacities) - 1, -1, -1):
@@ -107,9 +107,6 @@ def cover(capacities: Sequence[int], layers: int, wanted: int) -> Groups:
         for capacity in chosen:
             counts[capacity] -= 1
         groups.append([stock[capacity].pop() for capacity in (first, *chosen)])
-    if len(groups) < wanted:
-        rest = sorted(index for indices in stock.values() for index in indices)
-        groups = _repair(groups, rest, capacities, layers)
     return [_spared(group, capacities, layers) for group in groups]
 
 
@@ -166,34 +163,6 @@ def _walk_back(steps: Sequence[tuple[int, int]], last: int, total: int) -> list[
             chosen.append(capacity)
             total -= capacity
     return chosen[::-1]
-
-
-def _repair(groups: Groups, rest: list[int], capacities: Sequence[int], layers: int) -> Groups:
-    """Try to make one more group of ``rest``, which is too small, by swaps with groups that have layers to spare.
-
-    A group that holds w layers too many gives a server in exchange for one up to w layers smaller; the best swap each
-    time, until the rest can hold the model or nothing helps. O(swaps * n * len(rest)).
-    """
-    groups = [list(group) for group in groups]
-    slack = [sum(capacities[index] for index in group) - layers for group in groups]
-    missing = layers - sum(capacities[index] for index in rest)
-    while missing > 0:
-        gain, swap = 0, (0, 0, 0)
-        for number, group in enumerate(groups):
-            if slack[number] <= gain:
-                continue
-            for place, index in enumerate(group):
-                for other, spare in enumerate(rest):
-                    grown = capacities[index] - capacities[spare]
-                    if gain < grown <= slack[number]:
-                        gain, swap = grown, (number, place, other)
-        if not gain:
-            return groups
-        number, place, other = swap
-        groups[number][place], rest[other] = rest[other], groups[number][place]
-        slack[number] -= gain
-        missing -= gain
-    return [*groups, rest]
 
 
 def _spared(group: Sequence[int], capacities: Sequence[int], layers: int) -> list[int]:
