@@ -120,8 +120,8 @@ def status_text(snapshot: Snapshot) -> str:
 def coverage_text(counts: Sequence[int]) -> str:
     """How many servers hold which layers, and the holes by name."""
     stretches = runs(counts)
-    rows = [(str(span), _servers(count) if count else "nobody") for span, count in stretches]
-    lines = ["coverage by servers that sessions can use:", table(("layers", "held by"), rows)]
+    rows = [(str(span), str(count)) for span, count in stretches]
+    lines = ["coverage by servers that sessions can use:", table(("layers", "servers"), rows)]
     holes = [span for span, count in stretches if count == 0]
     if holes:
         lines.append(f"nobody holds {layers_text(holes)}; start one: python -m swarm.server --blocks {holes[0]}")
