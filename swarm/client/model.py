@@ -9,6 +9,7 @@ from typing import Unpack
 from weakref import WeakSet
 
 from swarm.client.chain import Chain
+from swarm.client.choice import ModelShape
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
 from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
@@ -69,7 +70,7 @@ class AsyncSwarmModel:
             parts.transport,
             parts.clock,
             parts.files.model_id,
-            parts.files.layer_count,
+            ModelShape(parts.files.layer_count, parts.files.hidden_size, options.codec),
             OpenerOptions(
                 remote_head=options.remote_head,
                 codec=options.codec,
@@ -171,7 +172,7 @@ class AsyncSwarmModel:
         try:
             head = await self._head(opened.chain)
         except BaseException:
-            await opened.chain.close()
+            await opened.close()
             raise
         return opened, Conversation(opened.chain, head, table_tokens=self.parts.files.short_table_tokens)
 
@@ -278,7 +279,7 @@ class AsyncSession:
             times_closed = self._times_closed
             opened, conversation = await self._model.open(self._max_tokens, progress)
             if times_closed != self._times_closed:
-                await opened.chain.close()
+                await opened.close()
                 raise MisuseError("the session was closed while it opened a chain")
             self._opened, self._conversation = opened, conversation
         return self._opened, self._conversation
@@ -291,7 +292,7 @@ class AsyncSession:
         self._times_closed += 1
         opened, self._opened, self._conversation = self._opened, None, None
         if opened is not None:
-            await opened.chain.close()
+            await opened.close()
 
 
 class AsyncTextStream:

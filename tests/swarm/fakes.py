@@ -14,11 +14,10 @@ from swarm.core.announcement import State
 from swarm.core.errors import GenerationInterruptedError, PeerError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
-from swarm.core.records import sign_record
 from swarm.core.spans import Span
-from swarm.dht.memory import MemoryDirectory
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
+from swarm.transport.pulse import PulseKeeper
 from swarm.wire.frames import Frame
 from swarm.wire.messages import (
     DECODE_LANE,
@@ -175,6 +174,7 @@ class FakeServer:
         self.transport = swarm.network.transport(self.identity)
         await self.transport.listen(Channel.CONTROL.protocol, self._serve_control)
         await self.transport.listen(Channel.LINK.protocol, self._serve_link)
+        await PulseKeeper(self.transport, swarm.clock).serve()
         like = swarm.nodes[0]
         announcement = swarm.announcement(
             self.transport,
@@ -188,8 +188,7 @@ class FakeServer:
             state=State.ONLINE,
             expires_s=swarm.clock.wall_s() + 500.0,
         )
-        self.record = sign_record(self.identity, announcement)
-        await MemoryDirectory(swarm.store).publish(self.record, announcement)
+        self.record = await swarm.enlist(self.identity, announcement)
         return self
 
     @property

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ from swarm.client.tokenizer import Tokenizer
 from swarm.core.announcement import Announcement
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
+from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
+from swarm.core.records import sign_record
 from swarm.core.spans import Span
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.engine.executor import SpanEngine
 from swarm.engine.opening import SpanRequest, open_span
+from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.engine.weights import LoadOptions
 from swarm.engine.work import Output
 from swarm.models.files import ModelFiles
@@ -48,6 +51,7 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+METRICS_EVERY_S = 4.0
 MOMENT_S = 0.01
 """Virtual: sleeping so long returns once nobody else can run."""
 
@@ -219,6 +223,7 @@ class Swarm:
         self.nodes: list[Node] = []
         self.models: list[AsyncSwarmModel] = []
         self._engines = engines
+        self._listed: list[asyncio.Task[None]] = []
         self._delay_s = 0.0
         self._seeds = iter(range(1, 256))
 
@@ -235,16 +240,23 @@ class Swarm:
         ends: bool = True,
         name: str = "",
         announce: bool = True,
+        speed: SpanSpeed = UNMEASURED,
     ) -> list[Node]:
-        """Start one server per span, announced and ready. ``ends``: hold embeddings and head where the span allows."""
+        """Start one server per span, announced and ready.
+
+        ``ends``: hold embeddings and head where the span allows. ``speed`` is what it says of itself.
+        """
         started = []
         for text in spans or SPANS:
             weights = LoadOptions(device="cpu", dtype=dtype, quantization=quantization)
             engine = self._engines.borrow(Span.parse(text), kv_tokens=kv_tokens, weights=weights, ends=ends)
-            started.append(await self._start(engine, config or ServerConfig(), name, announce))
+            node = await self._start(engine, config or ServerConfig(), name, speed)
+            started.append(node)
+            if announce:
+                await node.server.announce()
         return started
 
-    async def _start(self, engine: SpanEngine, config: ServerConfig, name: str, announce: bool) -> Node:
+    async def _start(self, engine: SpanEngine, config: ServerConfig, name: str, speed: SpanSpeed) -> Node:
         identity = self.identity()
         transport = self.network.transport(identity)
         directory = MemoryDirectory(self.store)
@@ -252,12 +264,10 @@ class Swarm:
         rows: list[int] = []
         recorder: Any = Recorder(engine, rows)
         announcer = Announcer(directory, identity, self.clock, base, config)
-        server = Server(ServerParts(transport, recorder, announcer, self.clock), config)
+        server = Server(ServerParts(transport, recorder, announcer, self.clock, speed), config)
         await server.start()
         node = Node(identity, transport, directory, recorder, server, engine.free_tokens, rows)
         self.nodes.append(node)
-        if announce:
-            await server.announce()
         return node
 
     def announcement(self, transport: MemoryTransport, engine: Any, name: str = "", **changes: Any) -> Announcement:
@@ -265,6 +275,32 @@ class Swarm:
         now_s = self.clock.wall_s()
         first = first_announcement(self.files.model_id, engine, transport, now_s, instance=1, public_name=name)
         return msgspec.structs.replace(first, **changes)
+
+    async def enlist(self, identity: Identity, announcement: Announcement) -> bytes:
+        """Publish a hand-made announcement, and from now on idle metrics beside it; the announcement's signed bytes."""
+        directory, record = MemoryDirectory(self.store), sign_record(identity, announcement)
+        await directory.publish(record, announcement)
+        alive = asyncio.Event()
+
+        async def beat() -> None:
+            for sequence in count():
+                metrics = Metrics(
+                    model=announcement.model,
+                    peer=announcement.peer,
+                    instance=announcement.instance,
+                    sequence=sequence,
+                    expires_s=self.clock.wall_s() + METRICS_LIFETIME_S,
+                    tau_s=UNMEASURED.tau_s,
+                    fixed_s=UNMEASURED.fixed_s,
+                    kv_free_tokens=announcement.kv_tokens,
+                )
+                await directory.publish(sign_record(identity, metrics), metrics)
+                alive.set()
+                await self.clock.sleep(METRICS_EVERY_S)
+
+        self._listed.append(asyncio.create_task(beat(), name=f"metrics of {announcement.peer[-8:]}"))
+        await alive.wait()
+        return record
 
     def client(self, head: str = "remote", **options: Any) -> AsyncSwarmModel:
         """A client node; ``options`` are those of ``ClientOptions``."""
@@ -314,6 +350,9 @@ class Swarm:
         """Everything down; then no stream is open and no task is left."""
         for model in self.models:
             await model.close()
+        for task in self._listed:
+            task.cancel()
+        await asyncio.gather(*self._listed, return_exceptions=True)
         for node in self.nodes:
             await node.server.leave()
             await node.directory.close()

@@ -20,7 +20,6 @@ from swarm.core.errors import (
     RefusedError,
     SwarmError,
 )
-from swarm.core.records import sign_record
 from swarm.server.config import ServerConfig
 from swarm.wire.messages import Accept, Close
 
@@ -54,7 +53,7 @@ async def test_a_budget_announced_too_large_is_refused_at_open(swarm: Swarm) -> 
         state=State.ONLINE,
         expires_s=swarm.clock.wall_s() + 300.0,
     )
-    await node.directory.publish(sign_record(node.identity, announcement), announcement)
+    await swarm.enlist(node.identity, announcement)
     with pytest.raises(RefusedError, match="budget is 100") as caught:
         await swarm.client().generate("x" * 100, **OPTIONS)
     assert node.short in str(caught.value)

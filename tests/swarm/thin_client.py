@@ -65,6 +65,7 @@ async def _session(folder: Path) -> int:
     from swarm.client.tokenizer import Tokenizer
     from swarm.core.announcement import Announcement
     from swarm.core.keys import Identity
+    from swarm.core.metrics import Metrics
     from swarm.core.numerics import Numerics
     from swarm.core.records import sign_record
     from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
@@ -94,7 +95,18 @@ async def _session(folder: Path) -> int:
         started_s=clock.wall_s(),
         expires_s=clock.wall_s() + 60.0,
     )
-    await directory.publish(sign_record(identity, announcement), announcement)
+    metrics = Metrics(
+        model=announcement.model,
+        peer=announcement.peer,
+        instance=1,
+        sequence=0,
+        expires_s=clock.wall_s() + 60.0,
+        tau_s=0.01,
+        fixed_s=0.0,
+        kv_free_tokens=4096,
+    )
+    for record in (announcement, metrics):
+        await directory.publish(sign_record(identity, record), record)
     transport = network.transport(Identity(bytes([2] * 32)))
     model = AsyncSwarmModel(ClientParts(transport, directory, clock, files, Tokenizer.of(files)), ClientOptions())
     sampled = {"temperature": 1.0, "top_p": 0.9, "repetition_penalty": 1.1, "logprobs": True, "max_new_tokens": 5}
