@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
 
 from swarm.core.spans import Span
 from swarm.scheduling.allocation.assembly import finish
@@ -22,6 +23,9 @@ MICRO = 1_000_000
 
 MOVES = 400
 """Local moves tried in one territory at most."""
+
+UNEVEN = 1000
+"""Two or three stages are tried with every cut where that is at most so many cuts times nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,10 @@ def max_flow(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     This is the objective of Helix (Mei et al. 2024), with links limited by the sender only and spans used whole.
 
     The search: for every number of stages, equal stages filled with the strongest node to the weakest stage, and the
-    nodes too small for a stage chained up; besides, one water-filled pipeline over all. The best two are improved by
-    local moves for as long as the flow grows: a boundary by a layer, or a node to a span across the minimum cut.
-    Deterministic; ties to fewer distinct spans. A pipeline is found whenever the capacity allows one.
+    nodes too small for any stage chained up; in small swarms two and three unequal stages too; besides, one
+    water-filled pipeline over all. The best two are improved by local moves for as long as the flow grows: a boundary
+    by a layer, or a node to a span across the minimum cut. Deterministic; ties to fewer distinct spans. A pipeline is
+    found whenever the capacity allows one.
 
     A heuristic: ``gap`` prints its flow and the bound sum(F) / L. It maximises what many sessions get together and so
     prefers short spans and long chains; one session alone is faster over few stages. O(S·N·log N) for S numbers of
@@ -117,12 +122,14 @@ def _search(territory: _Territory) -> _Placed:
 
 
 def _starts(territory: _Territory) -> Iterable[dict[str, Edge]]:
-    yield _chain(territory, list(territory.nodes))
-    largest = max(node.capacity_layers for node in territory.nodes.values())
-    for stages in range(-(-territory.layers // largest), min(territory.layers, len(territory.nodes)) + 1):
-        spans = _staged(territory, stages)
-        if spans is not None:
-            yield spans
+    layers, nodes = territory.layers, territory.nodes
+    yield _chain(territory, list(nodes))
+    largest = max(node.capacity_layers for node in nodes.values())
+    for stages in range(-(-layers // largest), min(layers, len(nodes)) + 1):
+        yield from _filled(territory, [layers * index // stages for index in range(1, stages)])
+    uneven = [stages - 1 for stages in (2, 3) if math.comb(layers - 1, stages - 1) * len(nodes) <= UNEVEN]
+    for cuts in chain.from_iterable(combinations(range(1, layers), count) for count in uneven):
+        yield from _filled(territory, cuts)
 
 
 def _chain(territory: _Territory, members: Sequence[str]) -> dict[str, Edge]:
@@ -139,31 +146,25 @@ def _chain(territory: _Territory, members: Sequence[str]) -> dict[str, Edge]:
     return spans
 
 
-def _staged(territory: _Territory, stages: int) -> dict[str, Edge] | None:
-    """``stages`` equal stages, each next node to the stage that passes least; None if a stage stays empty.
+def _filled(territory: _Territory, cuts: Sequence[int]) -> Iterable[dict[str, Edge]]:
+    """Stages between ``cuts``, the strongest node first to the stage that passes least of those it can hold.
 
-    Nodes with room for the longer stages come first, so that those without are not what the longer ones lack.
+    Whoever fits nowhere is chained up with its like. Nothing if a stage stays empty.
     """
-    cuts = [territory.layers * index // stages for index in range(stages + 1)]
-    edges = list(pairwise(cuts))
-    longest = max(end - start for start, end in edges)
-    shortest = min(end - start for start, end in edges)
-    passing = [(0, index) for index in range(stages)]
+    passing = [(0, edge) for edge in pairwise([0, *cuts, territory.layers])]
     spans: dict[str, Edge] = {}
-    by_power = sorted(territory.nodes.values(), key=lambda node: (-node.power, -node.capacity_layers, node.id))
-    fitting = [node.id for node in by_power if node.capacity_layers >= longest]
-    for node in fitting:
-        rate, index = heapq.heappop(passing)
-        start, end = spans[node] = edges[index]
-        heapq.heappush(passing, (rate + territory.rate(node, end - start), index))
-    for node in (node.id for node in by_power if shortest <= node.capacity_layers < longest):
-        rate, index = min(entry for entry in passing if edges[entry[1]][1] - edges[entry[1]][0] == shortest)
-        passing[passing.index((rate, index))] = (rate + territory.rate(node, shortest), index)
-        spans[node] = edges[index]
-    if any(not rate for rate, _ in passing):
-        return None
-    spans.update(_chain(territory, [node for node in territory.nodes if node not in spans]))
-    return spans
+    for node in sorted(territory.nodes.values(), key=lambda node: (-node.power, -node.capacity_layers, node.id)):
+        too_long = []
+        while passing and (edge := passing[0][1])[1] - edge[0] > node.capacity_layers:
+            too_long.append(heapq.heappop(passing))
+        if passing:
+            passed, edge = passing[0]
+            spans[node.id] = edge
+            heapq.heapreplace(passing, (passed + territory.rate(node.id, edge[1] - edge[0]), edge))
+        for entry in too_long:
+            heapq.heappush(passing, entry)
+    if all(passed for passed, _ in passing):
+        yield spans | _chain(territory, [node for node in territory.nodes if node not in spans])
 
 
 def _improve(territory: _Territory, placed: _Placed) -> _Placed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import networkx
@@ -13,7 +14,7 @@ from swarm.core.announcement import State
 from swarm.core.spans import Span
 from swarm.scheduling.allocation.flow import maximum_flow, unit_paths
 from swarm.scheduling.allocation.max_flow import max_flow, plan_flow
-from swarm.scheduling.allocation.plan import Share, check_plan
+from swarm.scheduling.allocation.plan import Plan, Share, check_plan
 from swarm.scheduling.allocation.ring import ring
 from swarm.scheduling.allocation.strategies import allocate
 from swarm.scheduling.cluster import Cluster, Node
@@ -92,6 +93,32 @@ def test_a_narrow_uplink_counts_against_its_sender() -> None:
     plan = max_flow(cluster)
     assert plan_flow(plan, cluster) == pytest.approx(60.0)
     assert {len(pipeline) for pipeline in plan.pipelines} == {1}
+
+
+def test_small_swarms_pass_nearly_what_exhaustive_search_finds() -> None:
+    found = []
+    for seed in range(15):
+        random = Random(seed)
+        layers = random.randint(3, 5)
+        powers = [random.choice([1.0, 2.0, 5.0, 10.0]) for _ in range(3)]
+        rooms = [random.randint(2, layers) for _ in powers]
+        nodes = tuple(
+            Node(id=f"n{index}", capacity_layers=room, power=power)
+            for index, (room, power) in enumerate(zip(rooms, powers, strict=True))
+        )
+        cluster = Cluster(layers=layers, nodes=nodes, activation_bytes=0)
+        every = [[(a, b) for a in range(layers) for b in range(a + 1, min(layers, a + room) + 1)] for room in rooms]
+        best = max(
+            plan_flow(
+                Plan((), tuple(Share(node.id, Span(*edge)) for node, edge in zip(nodes, edges, strict=True))), cluster
+            )
+            for edges in product(*every)
+        )
+        passed = plan_flow(max_flow(cluster), cluster)
+        assert passed <= best
+        found.append(passed / best)
+    assert min(found) > 0.7
+    assert sum(found) / len(found) > 0.95
 
 
 @given(clusters())
