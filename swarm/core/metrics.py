@@ -8,7 +8,7 @@ import msgspec
 
 from swarm.core.errors import BadRecordError
 from swarm.core.limits import MAX_CONTEXT_TOKENS, MAX_LAYERS
-from swarm.core.record_base import PeerText, Record
+from swarm.core.record_base import MAX_SECONDS, PeerText, Record
 
 MAX_RTT_PEERS = 16
 """Successors a server measures and names: the nearest ones."""
@@ -46,8 +46,9 @@ class Metrics(Record, frozen=True, kw_only=True, omit_defaults=True, tag="metric
         """See ``Record.check``; also: every figure a finite number, none negative."""
         super().check()
         self.check_figures(tau_s=self.tau_s, fixed_s=self.fixed_s, prefill_tokens_per_s=self.prefill_tokens_per_s)
-        self.check_figures(**{f"step {batch}_s": value for batch, value in zip(BATCHES, self.step_s, strict=False)})
-        self.check_figures(**{f"rtt {peer[-8:]}_s": value for peer, value in self.rtt_s.items()})
+        for name, values in (("step_s", self.step_s), ("rtt_s", self.rtt_s.values())):
+            if not all(0 <= value <= MAX_SECONDS for value in values):  # a NaN fails this too
+                raise BadRecordError(f"{name} holds an impossible time", peer=self.peer)
         if self.step_s and len(self.step_s) != len(BATCHES):
             raise BadRecordError(f"{len(self.step_s)} step times", peer=self.peer)
         if self.uplink_mbps is not None:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypeAlias, TypeVar, cast
 
-from swarm.core.announcement import Announcement
+from swarm.core.announcement import Announcement, State
 from swarm.core.clock import Clock
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.core.metrics import Metrics
 from swarm.core.model_entry import ModelEntry
-from swarm.core.records import MODELS_KEY, shard_key, shard_of
+from swarm.core.records import MODELS_KEY, key_of, shard_key, shard_of
 from swarm.dht.judge import Judge
 from swarm.dht.merge import Kind, Newest, listings
 from swarm.dht.options import DirectoryOptions
 from swarm.dht.sharding import (
     MAX_DEPTH,
-    SCOUTS,
+    PATHS,
     Spread,
-    depth_for,
     depth_range,
     estimate,
+    inhabited_depth,
     sample_shards,
     scouting_shards,
 )
@@ -36,6 +36,8 @@ KEYS_PER_FETCH = 32
 """Asked for at one go. A key's records take at most 512 KiB."""
 FETCHES = 4
 """In flight at a time for one reader."""
+MAX_ROUNDS = 3
+"""Of reading at another depth, when a survey or a count says so."""
 MAX_MODELS = 64
 """Whose spread is remembered."""
 
@@ -65,15 +67,17 @@ class Reader:
         """See ``Directory.servers``."""
         name = str(model)
         spread = self._spread(name)
-        looked = depth_range(spread.depth)
         now_s = self._clock.monotonic_s()
-        if spread.survey_due(now_s):
-            found = await _with(self._survey(name, spread, now_s), self._read(name, spread, now_s))
-            if spread.depth not in looked:
-                found = await self._read(name, spread, now_s)
-        else:
+        depth = spread.depth
+        reading = self._read(name, spread, now_s)
+        found = await (_with(self._survey(name, spread, now_s), reading) if spread.survey_due(now_s) else reading)
+        for _ in range(MAX_ROUNDS):
+            if spread.depth == depth:
+                spread.counted(len(found), Counter(listing.announcement.shard_depth for listing in found))
+            if spread.depth in (depth, depth - 1):  # read already, or soon enough
+                break
+            depth = spread.depth
             found = await self._read(name, spread, now_s)
-        spread.counted(len(found))
         return found
 
     async def server(self, model: ModelId, peer: str) -> Listing | None:
@@ -82,10 +86,9 @@ class Reader:
         spread = self._spread(name)
         now_s = self._clock.monotonic_s()
         if spread.survey_due(now_s):
-            await self._survey(name, spread, now_s)
-        shards = sorted({shard_of(peer, depth) for depth in depth_range(spread.depth)})
-        known = await self._listings(name, shards)
-        return next((listing for listing in known[0] if listing.peer == peer), None)
+            spread.counted(await self._survey(name, spread, now_s))
+        found = await self._listings(name, sorted({shard_of(peer, depth) for depth in depth_range(spread.depth)}))
+        return next((listing for listing in found if listing.peer == peer), None)
 
     async def entries(self) -> list[ModelEntry]:
         """Every live entry of the model index, in order of peer id."""
@@ -97,38 +100,42 @@ class Reader:
         return self._spread(str(model)).depth
 
     async def _read(self, model: str, spread: Spread, now_s: float) -> list[Listing]:
-        shards = spread.to_read(now_s)
-        known, counts = await self._listings(model, shards)
-        spread.was_read(counts, now_s)
-        return known
+        depth, shards = spread.depth, spread.to_read(now_s)
+        found = await self._listings(model, shards)
+        spread.was_read(depth, shards, now_s)
+        return found
 
-    async def _listings(self, model: str, shards: Sequence[str]) -> tuple[list[Listing], dict[str, int]]:
-        """All servers known of after reading ``shards``, and how many of them each shard held."""
-        keys = {shard: shard_key(Announcement, model, shard) for shard in shards}
-        found = await self._look_up([*keys.values(), *(shard_key(Metrics, model, shard) for shard in shards)])
-        counts = {shard: len(found.get(key, ())) for shard, key in keys.items()}
+    async def _listings(self, model: str, shards: Sequence[str]) -> list[Listing]:
+        """All servers known of after reading ``shards``."""
+        found = await self._look_up(
+            [shard_key(kind, model, shard) for kind in (Announcement, Metrics) for shard in shards]
+        )
         now_s = self._clock.wall_s()
         announced = self._newest.take(Announcement, model, self._admitted(Announcement, found), now_s)
         metrics = self._newest.take(Metrics, model, self._admitted(Metrics, found), now_s)
-        return listings(announced, [record for record, _ in metrics]), counts
+        return listings(announced, [record for record, _ in metrics])
 
-    async def _survey(self, model: str, spread: Spread, now_s: float) -> None:
-        paths = [f"{self._chance.getrandbits(MAX_DEPTH):0{MAX_DEPTH}b}" for _ in range(SCOUTS)]
-        counts = await self._count(model, scouting_shards(paths[0]))
-        guess = depth_for(estimate(counts))
-        if guess > 1:
-            counts |= await self._count(model, [s for s in sample_shards(guess, paths) if s not in counts])
-        spread.surveyed(estimate(counts), now_s)
+    async def _survey(self, model: str, spread: Spread, now_s: float) -> int:
+        """Find out at which depth most records stand, and about how many servers there are."""
+        paths = [f"{self._chance.getrandbits(MAX_DEPTH):0{MAX_DEPTH}b}" for _ in range(PATHS)]
+        scouted = await self._peers(model, scouting_shards(paths[0]))
+        depth = inhabited_depth({shard: len(peers) for shard, peers in scouted.items()})
+        spread.surveyed(depth, now_s)
+        if depth == 0:
+            return len({peer for shard in ("", "0", "1") for peer in scouted[shard]})
+        sampled = await self._peers(model, [shard for shard in sample_shards(depth, paths) if shard not in scouted])
+        return estimate(
+            {peer for part in (scouted, sampled) for peers in part.values() for peer in peers}, depth, paths
+        )
 
-    async def _count(self, model: str, shards: Iterable[str]) -> dict[str, int]:
+    async def _peers(self, model: str, shards: Iterable[str]) -> dict[str, list[str]]:
+        """Who announces ``model`` in each of some shards, and for all that is known nowhere else since."""
         keys = {shard: shard_key(Announcement, model, shard) for shard in shards}
         found = await self._look_up(list(keys.values()))
-        now_s = self._clock.wall_s()
+        known = self._newest.take(Announcement, model, self._admitted(Announcement, found), self._clock.wall_s())
+        live = {signed: record for record, signed in known if record.state is not State.OFFLINE}
         return {
-            shard: sum(
-                self._judge.admit(Announcement, key, peer, value, now_s=now_s) is not None
-                for peer, value in found.get(key, ())
-            )
+            shard: [peer for peer, value in found.get(key, ()) if value in live and key_of(live[value]) == key]
             for shard, key in keys.items()
         }
 
@@ -171,7 +178,7 @@ class Reader:
         return spread
 
 
-async def _with(aside: Awaitable[None], wanted: Awaitable[T]) -> T:
+async def _with(aside: Awaitable[object], wanted: Awaitable[T]) -> T:
     """Both at a time; what is ``wanted`` returns. Neither is left running when the other fails."""
     first, found = await asyncio.gather(aside, wanted, return_exceptions=True)
     for outcome in (first, found):

@@ -7,10 +7,11 @@ the servers it last saw, so writers disagree by one for a while, and readers rea
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
+from swarm.core.records import shard_of
 
 SERVERS_PER_SHARD = 32
 MAX_DEPTH = 10
@@ -18,9 +19,11 @@ MAX_DEPTH = 10
 METRICS_WRITES_PER_S = 400.0
 ANNOUNCEMENTS_PER_S = 100.0
 """Of all servers of a model together: 500 writes a second in all (DESIGN 4)."""
-SCOUTS = 8
-"""Shards of one depth that tell how many servers there are: 8 of 32 servers, so within 6 % (one sigma)."""
+PATHS = 16
+"""Of which the number of servers of a large swarm is estimated."""
 _SHALLOWER_AT = 0.75
+_FEW = 0.05
+"""The share of servers for whose sake another depth is read."""
 _LIFETIME_INTERVALS = 2.4
 
 
@@ -40,29 +43,40 @@ def shards_at(depth: int) -> list[str]:
 
 
 def scouting_shards(path: str) -> list[str]:
-    """A few shards whose counts tell how many servers there are when nothing is known.
+    """A few shards that tell where a model's records stand when nothing is known.
 
     All of depths 0 and 1, and one of every deeper depth: a prefix of ``path``, ``MAX_DEPTH`` random zeros and ones. A
-    reader that looked at few servers' favourite depth only could be shown a small swarm of strangers' making.
+    reader that looked at the usual depths only could be shown a small swarm of strangers' making.
     """
     return [*shards_at(0), *shards_at(1), *(path[:depth] for depth in range(2, MAX_DEPTH + 1))]
 
 
-def sample_shards(depth: int, paths: Sequence[str]) -> list[str]:
-    """Shards around ``depth`` along each of several random paths, each once: a closer estimate."""
-    return sorted({path[:near] for path in paths for near in depth_range(depth)})
-
-
-def estimate(counts: Mapping[str, int]) -> int:
-    """How many servers there are, from the records counted in some shards: per depth, mean count times 2^depth.
-
-    Unbiased, since peer ids hash evenly; exact where all shards of a depth were counted. Whoever wants to raise it
-    must announce as many servers.
-    """
+def inhabited_depth(counts: Mapping[str, int]) -> int:
+    """The depth at which most records stand, from the records counted in some shards; the shallowest of equals."""
     by_depth: defaultdict[int, list[int]] = defaultdict(list)
     for shard, count in counts.items():
         by_depth[len(shard)].append(count)
-    return round(sum(sum(found) / len(found) * 2.0**depth for depth, found in by_depth.items()))
+    total = {depth: sum(found) / len(found) * 2.0**depth for depth, found in by_depth.items()}
+    return max(sorted(total), key=total.__getitem__, default=0)
+
+
+def sample_shards(depth: int, paths: Sequence[str]) -> list[str]:
+    """The shards around ``depth`` along each of several random paths, each once."""
+    return sorted({path[:near] for path in paths for near in depth_range(depth)})
+
+
+def estimate(peers: Iterable[str], depth: int, paths: Sequence[str]) -> int:
+    """How many servers there are, from the ``peers`` found in ``sample_shards(depth, paths)``.
+
+    The deepest shard of each path is the part of all that was seen whole, at every depth a record may stand, so the
+    peers that belong there are counted, once each, and scaled up. Unbiased, since peer ids hash evenly; the relative
+    error is about ``(2^deepest / (servers * len(paths))) ** 0.5``, 8 % for 16 paths. Whoever wants to raise it must
+    announce as many servers.
+    """
+    deepest = depth_range(depth)[-1]
+    seen = Counter(shard_of(peer, deepest) for peer in set(peers))
+    parts = {path[:deepest] for path in paths}
+    return round(sum(seen[part] for part in parts) / max(len(parts), 1) * 2.0**deepest)
 
 
 def announce_interval_s(servers: int, base_s: float) -> float:
@@ -100,23 +114,25 @@ class Spread:
         self._neighbours_every_s = neighbours_every_s
         self._surveyed_s: float | None = None
         self._neighbours_s: float | None = None
-        self._astray = False
+        self._at_depth: dict[int, int] = {}
 
     def survey_due(self, now_s: float) -> bool:
         """Whether to look again for records at depths that are not read otherwise."""
         return self._surveyed_s is None or now_s >= self._surveyed_s + self._survey_every_s
 
-    def surveyed(self, servers: int, now_s: float) -> None:
-        """Take in an estimate from a survey: the depth may change by any amount."""
+    def surveyed(self, depth: int, now_s: float) -> None:
+        """Take in the depth at which a survey found most records; it matters if they are not read as it is."""
         self._surveyed_s = now_s
-        wanted = depth_for(servers)
-        if abs(wanted - self.depth) > 1:
-            self._move(wanted)
-        else:
-            self.counted(servers)
+        if depth not in depth_range(self.depth):
+            self._move(depth)
 
-    def counted(self, servers: int) -> None:
-        """Take in how many servers a read has found: one depth less at a time, since a read may miss some."""
+    def counted(self, servers: int, at_depth: Mapping[int, int] | None = None) -> None:
+        """Take in how many servers are known, and the depths of their newest records.
+
+        The depth becomes one less at a time, since a read may miss some.
+        """
+        if at_depth is not None:
+            self._at_depth = dict(at_depth)
         wanted = depth_for(servers)
         if wanted > self.depth:
             self._move(wanted)
@@ -126,19 +142,20 @@ class Spread:
     def to_read(self, now_s: float) -> list[str]:
         """The shards of one whole read.
 
-        Those of the neighbouring depths only every ``neighbours_every_s``, which is less than any record lives, unless
-        some records do stand there.
+        Besides ``depth``, the neighbouring ones where known servers write, and farther ones where more than a few still
+        do. The other neighbouring ones only every ``neighbours_every_s``, which is less than any record lives.
         """
-        due = self._neighbours_s is None or now_s >= self._neighbours_s + self._neighbours_every_s
-        if not (due or self._astray):
-            return shards_at(self.depth)
-        return [shard for depth in depth_range(self.depth) for shard in shards_at(depth)]
+        near = depth_range(self.depth)
+        few = _FEW * sum(self._at_depth.values())
+        depths = {depth for depth, count in self._at_depth.items() if depth in near or count > few}
+        if self._neighbours_s is None or now_s >= self._neighbours_s + self._neighbours_every_s:
+            depths.update(near)
+        return [shard for depth in sorted(depths | {self.depth}) for shard in shards_at(depth)]
 
-    def was_read(self, counts: Mapping[str, int], started_s: float) -> None:
-        """Take in what a read of ``to_read``, begun at ``started_s``, found in each shard."""
-        if any(len(shard) != self.depth for shard in counts):
+    def was_read(self, depth: int, shards: Iterable[str], started_s: float) -> None:
+        """Take in that ``shards`` were read, from ``started_s`` on, when the depth was ``depth``."""
+        if depth == self.depth and set(depth_range(depth)) <= set(map(len, shards)):
             self._neighbours_s = started_s
-            self._astray = any(count for shard, count in counts.items() if len(shard) != self.depth)
 
     def _move(self, depth: int) -> None:
         self.depth = depth
