@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 NAMES = {
     "decode": "one session against transformers generate: tokens per second, first token, wire bytes, busy DHT",
@@ -29,9 +31,19 @@ def main() -> int:
     if options.json:
         print(json.dumps(figures))
     else:
-        for key, value in figures.items():
-            print(f"{key:32} {value:.4g}" if isinstance(value, float) else f"{key:32} {value}")
+        show(figures)
     return 0
+
+
+def show(figures: Mapping[str, Any], indent: str = "") -> None:
+    """Print figures by name, one a line; those that have figures of their own above them, indented."""
+    for key, value in figures.items():
+        name = indent + key
+        if isinstance(value, Mapping):
+            print(name)
+            show(value, indent + "  ")
+        else:
+            print(f"{name:32} {value:.4g}" if isinstance(value, float) else f"{name:32} {value}")
 
 
 if __name__ == "__main__":

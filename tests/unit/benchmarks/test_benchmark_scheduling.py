@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import main
+from benchmarks.__main__ import main, show
 from benchmarks.scheduling import LAYERS, cluster_of
 from swarm.core.spans import missing_layers
 from swarm.scheduling.allocation.strategies import STRATEGIES
@@ -25,6 +25,16 @@ def test_the_quick_form_prints_every_figure(
     assert set(figures["strategies"]["64"]) == set(STRATEGIES)
     assert figures["published"]["claimed"] == {"phase1_ms": {"256": 8.55}, "phase2_ms": {"256": 6.63}}
     assert figures["pipelines_share"]["64"] <= 1
+
+
+def test_figures_are_shown_to_people_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"phase1_ms": {"4": 0.51234, "16": 2}, "seeds": 1})
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["phase1_ms"],
+        ["4", "0.5123"],
+        ["16", "2"],
+        ["seeds", "1"],
+    ]
 
 
 @pytest.mark.parametrize("count", [4, 16, 300])
