@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _needs(options: argparse.Namespace) -> RouteNeeds:
     if options.kv_tokens < 0:
-        raise ConfigError(f"--kv-tokens {options.kv_tokens} is negative")
+        raise ConfigError(f"--kv-tokens {options.kv_tokens} is negative", hint="give 0 or more")
     if options.numerics in ("same", "any"):
         return RouteNeeds(kv_tokens=options.kv_tokens, numerics=options.numerics)
     return RouteNeeds(kv_tokens=options.kv_tokens, numerics=Numerics.parse(options.numerics))

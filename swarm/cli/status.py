@@ -70,7 +70,8 @@ def _save(path: Path, snapshot: Snapshot) -> None:
     try:
         path.write_bytes(write_cluster(snapshot.cluster))
     except OSError as error:
-        raise ConfigError(f"--save: cannot write {str(path)!r}: {error.strerror}") from error
+        hint = "choose another file"
+        raise ConfigError(f"--save: cannot write {str(path)!r}: {error.strerror}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from swarm.cli.tables import ms, table
 from swarm.cli.what_if import chain_text, stages_json
+from swarm.client.choice import ModelShape, View, priced
 from swarm.core.errors import NoRouteError
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
@@ -19,14 +20,12 @@ from swarm.core.text import clip
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.coverage import holders, runs, usable
 from swarm.scheduling.reasons import layers_text
-from swarm.scheduling.routing import Route, RouteNeeds, find_route
+from swarm.scheduling.routing import Route, RouteNeeds
 from swarm.scheduling.view import cluster_of
 
 MAX_ROWS = 200
 """Servers a person is shown; a program gets them all."""
 NAME_CHARS = 20
-IDS_BYTES = 64
-"""What a step carries in and out with a remote head: a frame of token ids."""
 UNKNOWN_HIDDEN_SIZE = 4096
 """Assumed where the model's configuration is not at hand."""
 SERVER_HEAD = ("server", "name", "layers", "state", "reach", "numerics", "a layer", "fixed", "from here", "nearest",
@@ -76,8 +75,8 @@ class Snapshot:
     def route(self) -> Route | NoRouteError:
         """The chain a client with a remote head would take now, or why there is none."""
         try:
-            needs = RouteNeeds(head="remote", entry_bytes=IDS_BYTES, exit_bytes=IDS_BYTES)
-            return find_route(self.cluster, needs=needs)
+            shape = ModelShape(self.layers, self.hidden_size or UNKNOWN_HIDDEN_SIZE)
+            return View(shape, self.shown, self.client_rtt_s).best(priced(RouteNeeds(head="remote")))
         except NoRouteError as error:
             return error
 

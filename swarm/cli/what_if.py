@@ -32,7 +32,8 @@ def load_cluster(name: str) -> Cluster:
                 data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"--cluster: cannot read {name!r}: {reason}") from error
+        hint = "docs/cluster-format.md has an example to begin with"
+        raise ConfigError(f"--cluster: cannot read {name!r}: {reason}", hint=hint) from error
     return read_cluster(data)
 
 

@@ -65,6 +65,9 @@ def own(tmp_path: Path) -> tuple[str, ...]:
         (("swarm", "generate", "x", "--model", "demo", "--initial-peers", "x"), 2, ("--initial-peers: 'x'", "/p2p/")),
         (("swarm", "generate", "--initial-peers", NOBODY), 2, ("prompt is empty", "pipe")),
         (("swarm", "fetch", "/no/such/folder"), 2, ("/no/such/folder", "(")),
+        (("swarm", "status", "--initial-peers", "x"), 2, ("--initial-peers: 'x'", "/p2p/")),
+        (("swarm", "route", "--cluster", "/no/such/file"), 2, ("cannot read '/no/such/file'", "cluster-format.md")),
+        (("swarm", "plan", "--cluster", "/no/such/file"), 2, ("cannot read '/no/such/file'", "cluster-format.md")),
     ],
 )  # fmt: skip
 def test_told_at_once(arguments: tuple[str, ...], code: int, parts: tuple[str, ...], own: tuple[str, ...]) -> None:
@@ -113,6 +116,7 @@ def test_a_taken_port(own: tuple[str, ...]) -> None:
         (*JOIN, NOBODY),
         ("swarm", "generate", "Hello", "--model", "demo", "--initial-peers", NOBODY),
         ("swarm", "generate", "--initial-peers", NOBODY, "Hello"),
+        ("swarm", "status", "--initial-peers", NOBODY),
     ],
     ids=["server", "generate", "generate, prompt last"],
 )

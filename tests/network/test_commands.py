@@ -101,6 +101,24 @@ def test_chat_over_a_pipe(launcher: Any, where: tuple[str, ...], model30: SwarmM
     assert f"[taken back: {FOLLOW_UP}]" in command.stderr
 
 
+def test_status_and_what_if(launcher: Any, swarm30: list[Any], where: tuple[str, ...], tmp_path: Path) -> None:
+    saved = tmp_path / "swarm.json"
+    status = json.loads(output(launcher.run("swarm", "status", "--json", "--save", str(saved), *where)))
+    spans = [[0, 10], [10, 20], [20, 30]]
+    chain = [{"id": server.peer, "span": span} for server, span in zip(swarm30, spans, strict=True)]
+    assert [{"id": server["id"], "span": server["span"]} for server in status["servers"]] == chain
+    assert (status["layers"], status["coverage"], status["holes"]) == (30, [1] * 30, [])
+    for server in status["servers"]:
+        assert (server["live"], server["state"], server["numerics"]) == (True, "online", "float32")
+        assert 0 < server["tau_s"] < 1.0
+        assert 0 < server["client_rtt_s"] < 1.0
+        assert 0 < server["kv_free_tokens"] <= server["kv_tokens"]
+    assert (status["chain"], status["reason"]) == (chain, None)
+    assert 0 < status["latency_s"] < 5.0
+    route = json.loads(output(launcher.run("swarm", "route", "--json", "--cluster", str(saved))))
+    assert route["chain"] == chain
+
+
 def test_fetch_names_the_folder(launcher: Any, demo_files: ModelFiles) -> None:
     folder = demo_files.tokenizer_path.parent
     command = launcher.run("swarm", "fetch", "demo")
