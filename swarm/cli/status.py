@@ -19,6 +19,7 @@ from swarm.core.text import clip
 from swarm.dht.protocol import Directory
 from swarm.models.resolve import resolve
 from swarm.runtime.clock import SystemClock
+from swarm.runtime.identity import load_or_create
 from swarm.scheduling.cluster_file import write_cluster
 from swarm.scheduling.coverage import usable
 from swarm.transport.pinger import Pinger
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write it as a cluster file for `route` and `plan`")
+    parser.add_argument("--identity", type=Path, help="key file of this client (default: a new key each time)")
     parser.add_argument("--host", default="0.0.0.0", metavar="IP", help="address to listen on (default: all)")
 
 
@@ -92,7 +94,9 @@ async def _look(options: argparse.Namespace) -> tuple[list[ModelEntry], Snapshot
     clock = SystemClock()
     peers: Sequence[str] = tuple(options.initial_peers)
     nat = NatOptions(dht_mode="client", serve_relay=False, port_map=False)
-    transport = await Libp2pTransport.create(None, host=options.host, initial_peers=peers, nat=nat)
+    if options.identity is not None:
+        load_or_create(options.identity)
+    transport = await Libp2pTransport.create(options.identity, host=options.host, initial_peers=peers, nat=nat)
     try:
         directory = await HivemindDirectory.create(transport.p2p, peers, clock, client_mode=True)
         try:

@@ -118,7 +118,7 @@ def test_a_taken_port(own: tuple[str, ...]) -> None:
         ("swarm", "generate", "--initial-peers", NOBODY, "Hello"),
         ("swarm", "status", "--initial-peers", NOBODY),
     ],
-    ids=["server", "generate", "generate, prompt last"],
+    ids=["server", "generate", "generate, prompt last", "status"],
 )
 def test_nobody_answers(arguments: tuple[str, ...], own: tuple[str, ...]) -> None:
     done = ended(*arguments, *own)
