@@ -61,10 +61,6 @@ class Announcer:
         self._base = msgspec.structs.replace(known, reach=reach, addresses=tuple(addresses[:MAX_ADDRESSES]))
         return (known.reach, set(known.addresses)) != (reach, set(self._base.addresses))
 
-    def say(self, **changes: object) -> None:
-        """Say so from the next announcement on."""
-        self._base = msgspec.structs.replace(self._base, **changes)
-
     def amend(self, **changes: object) -> None:
         """Change what the next announcement says, which is no reason to publish it before its time."""
         self._base = msgspec.structs.replace(self._base, **changes)

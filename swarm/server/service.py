@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,13 +33,10 @@ from swarm.server.batcher import Batcher, as_swarm_error
 from swarm.server.config import ServerConfig
 from swarm.server.links import Dialer, Rendezvous, dial_downstream
 from swarm.server.meter import Meter
-from swarm.server.metrics_reporter import MetricsReporter
-from swarm.server.metrics_rhythm import Rhythm
-from swarm.server.metrics_successors import Successors
+from swarm.server.reporting import Reporting, successors_of
 from swarm.server.session import GOODBYE_S, ServerSession
 from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
-from swarm.transport.pinger import Pinger
 from swarm.transport.protocol import Stream, Transport
 from swarm.transport.pulse import Hold, PulseKeeper
 from swarm.transport.uplink import UplinkMeter
@@ -78,10 +75,7 @@ class Server:
         self.table = Rendezvous(config)
         self.pulse = PulseKeeper(parts.transport, parts.clock)
         self.uplink = UplinkMeter(parts.clock)
-        pinger = Pinger(parts.transport, parts.clock)
-        self.successors = Successors(
-            parts.announcer, pinger.rtt_s, self.pulse.rtt_s, parts.clock, every_s=config.ping_every_s
-        )
+        successors = successors_of(parts.announcer, parts.transport, self.pulse, parts.clock, config)
         self.vitals = Vitals(
             announcer=parts.announcer,
             engine=parts.engine,
@@ -89,21 +83,15 @@ class Server:
             table=self.table,
             meter=meter,
             uplink=self.uplink,
-            successors=self.successors,
+            successors=successors,
             clock=parts.clock,
             idle_check_s=config.idle_check_s,
         )
-        self.metrics = MetricsReporter(parts.announcer, parts.clock, self.vitals, Rhythm(config))
-        parts.announcer.amend(
-            region=config.region,
-            power_layers_per_s=parts.speed.power_layers_per_s,
-            capacity_layers=parts.capacity_layers or len(parts.engine.info.span),
-            coordinate=parts.announcer.current.coordinate or START,
-        )
+        self.reporting = Reporting(parts.announcer, self.vitals, successors, config)
+        parts.announcer.amend(**self._described())
         self.draining = False
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._broke)
-        self._reporting = Tasks(self._broke)
         self._reports = Tasks(_report_failed)
         self._last_seen_s: dict[ServerSession, float] = {}
 
@@ -114,18 +102,53 @@ class Server:
         await self.parts.transport.listen(Channel.CONTROL.protocol, self._serve_control)
         await self.parts.transport.listen(Channel.LINK.protocol, self._serve_link)
         await self.pulse.serve()
-        self._tasks.spawn(self.batcher.run(), name="batcher")
+        self._computing = self._tasks.spawn(self.batcher.run(), name="batcher")
         self._tasks.spawn(self._sweep(), name="sweep")
 
     async def announce(self) -> Announcement:
         """Publish the announcement as online and keep it alive until ``stop``."""
         await self.parts.announcer.check_twin()
-        await self.metrics.publish()  # before anybody can find this server, so that it is found alive
-        announced = await self.parts.announcer.publish(state=State.ONLINE)
+        announced = await self.appear()
         self._tasks.spawn(self.parts.announcer.run(self._lost_identity), name="announcer")
-        self._reporting.spawn(self.metrics.run(), name="metrics")
-        self._reporting.spawn(self.successors.run(), name="successors")
         return announced
+
+    async def appear(self) -> Announcement:
+        """Publish the announcement as online, and metrics from now on."""
+        await self.reporting.start(self._broke)  # before anybody can find this server, so that it is found alive
+        return await self.parts.announcer.publish(state=State.ONLINE, intent=None)
+
+    def _described(self) -> dict[str, object]:
+        """What the announcement says of the place and the machine."""
+        return {
+            "region": self.config.region,
+            "power_layers_per_s": self.parts.speed.power_layers_per_s,
+            "capacity_layers": self.parts.capacity_layers or len(self.parts.engine.info.span),
+            "coordinate": self.parts.announcer.current.coordinate or START,
+        }
+
+    async def drain(self, within_s: float) -> bool:
+        """Take no new sessions until ``draining`` is unset; False if some still run after ``within_s``."""
+        self.draining = True
+        deadline_s = self.parts.clock.monotonic_s() + within_s
+        while len(self.table) and self.parts.clock.monotonic_s() < deadline_s:
+            await self.parts.clock.sleep(0.05)
+        return not len(self.table)
+
+    async def vacate(self) -> None:
+        """Drop the weights of a drained server, for another span to take their room: see ``occupy``."""
+        await self.reporting.stop()
+        self._computing.cancel()
+        await asyncio.gather(self._computing, return_exceptions=True)
+        self.parts.engine.unload()
+
+    def occupy(self, engine: SpanEngine, speed: SpanSpeed) -> None:
+        """Compute with ``engine`` from now on, and take sessions again; ``appear`` then says so."""
+        self.parts = replace(self.parts, engine=engine, speed=speed)
+        meter = Meter(speed)
+        self.batcher = Batcher(engine, meter, batch_tokens=self.config.batch_tokens)
+        self.vitals.engine, self.vitals.batcher, self.vitals.meter = engine, self.batcher, meter
+        self._computing = self._tasks.spawn(self.batcher.run(), name="batcher")
+        self.draining = False
 
     async def stop(self) -> None:
         """Announce draining, let running sessions finish within ``drain_timeout_s``, announce offline, stop.
@@ -133,10 +156,9 @@ class Server:
         Cancelling it (a second Ctrl-C) skips the waiting; call ``leave`` then.
         """
         self.draining = True
+        self.parts.announcer.amend(intent=None)
         await self._publish_quietly(State.DRAINING)
-        deadline_s = self.parts.clock.monotonic_s() + self.config.drain_timeout_s
-        while len(self.table) and self.parts.clock.monotonic_s() < deadline_s:
-            await self.parts.clock.sleep(0.05)
+        await self.drain(self.config.drain_timeout_s)
         await self.leave()
 
     async def leave(self) -> None:
@@ -150,7 +172,7 @@ class Server:
             _, late = await asyncio.wait(farewells, timeout=2 * GOODBYE_S)
             for farewell in late:
                 farewell.cancel()
-        await self._reporting.close()  # nothing is heard of this server after its last word
+        await self.reporting.stop()  # nothing is heard of this server after its last word
         if not self._yields:
             await self._publish_quietly(State.OFFLINE)
         await self._tasks.close()
@@ -257,7 +279,7 @@ class Server:
         loop = asyncio.get_running_loop()
         session.links = {lane: loop.create_future() for lane in LANES}
         self.table.add(session)
-        self.metrics.changed()
+        self.reporting.changed()
         self._touch(session)
         tasks = Tasks(partial(_session_broke, session))
         tasks.spawn(session.forward(self.batcher.notify), name="forward")
@@ -273,7 +295,7 @@ class Server:
             self.batcher.forget(session)
             if not len(self.table):
                 self.vitals.meter.rest()
-            self.metrics.changed()
+            self.reporting.changed()
             await tasks.close()
             await session.close_links()
 
