@@ -9,6 +9,8 @@ from swarm.core.errors import ConfigError
 from swarm.transport.addresses import split_peer
 from swarm.transport.multiaddr import to_bytes
 
+AUTO = "auto"
+"""As ``--blocks``: the server chooses for itself."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 

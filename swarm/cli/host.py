@@ -5,51 +5,43 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import secrets
-import signal
-import sys
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from swarm.cli.checks import read_max_memory
+from swarm.cli.banner import show_banner
+from swarm.cli.blocks import Blocks
 from swarm.cli.console import Console
-from swarm.cli.probe import probe
+from swarm.cli.loading import Loaded, Loader
+from swarm.cli.mover import Mover
+from swarm.cli.probe import ProbeReport, probe
 from swarm.cli.reachability import follow, wait_reachable
-from swarm.core.announcement import Announcement
-from swarm.core.errors import SwarmError
+from swarm.cli.signals import Signals, first_of
+from swarm.core.announcement import State
+from swarm.core.errors import IdentityInUseError, NetworkError, SwarmError
 from swarm.core.keys import Identity
-from swarm.core.spans import Span, missing_layers
+from swarm.core.spans import missing_layers
 from swarm.dht.hivemind_directory import HivemindDirectory
-from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
-from swarm.engine.weights import LoadOptions
+from swarm.engine.opening import OpenedSpan
 from swarm.models.files import ModelFiles
-from swarm.models.progress import Progress, ProgressLine, human_bytes
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.files import raise_open_file_limit
+from swarm.runtime.remembered import RememberedSpans
 from swarm.scheduling.reasons import layers_text
-from swarm.server.announcer import Announcer, first_announcement
+from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
+from swarm.server.placing import Placement, Seat, facts_of
 from swarm.server.service import Server, ServerParts
-from swarm.transport.addresses import join_peer
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
 
+T = TypeVar("T")
+
 STOPPED_EARLY = 130
 """Exit code of a server that was told to stop before it was ready."""
-
-
-class Signals:
-    """What Ctrl-C and SIGTERM ask for: the first to ``stop`` in good order, a second one to ``hurry``."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._received)
-
-    def _received(self) -> None:
-        (self.hurry if self.stop.is_set() else self.stop).set()
+WITHDRAW_S = 5.0
+"""For taking a claim back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +53,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A server that has its span, but has not shown itself yet."""
+
+    node: Node
+    announcer: Announcer
+    placement: Placement
+    seat: Seat
+    loaded: Loaded
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """What a server process was told to serve, and who it is."""
 
     options: argparse.Namespace
     console: Console
     files: ModelFiles
-    span: Span
     identity: Identity
     identity_path: Path
 
@@ -75,30 +77,31 @@ class Host:
         """Join, load, prove, announce, serve until a signal or a fatal error, leave. Returns the exit code."""
         raise_open_file_limit()
         signals = Signals(asyncio.get_running_loop())
-        stopped = asyncio.create_task(signals.stop.wait())
-        starting = asyncio.create_task(self._start(signals))
-        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        loader = Loader(self.options, self.files, self.console, signals)
+        starting = asyncio.create_task(self._start(loader))
+        await first_of(signals.stop, starting)
         if not starting.done():
             self.console.event("stopping", "Stopping before it was ready.")
             starting.cancel()
         try:
-            node, opened = await starting
+            ready = await starting
         except asyncio.CancelledError:
             return STOPPED_EARLY
         try:
-            return await self._run(node, opened, signals)
+            return await self._run(ready, loader)
         finally:
-            await _close(node)
+            await _close(ready.node)
 
-    async def _start(self, signals: Signals) -> tuple[Node, OpenedSpan]:
+    # -- starting -------------------------------------------------------------------------------------------
+
+    async def _start(self, loader: Loader) -> Ready:
         """Join first, since that takes seconds and says early what is wrong; then load, which may take an hour."""
         node = await self._join()
         try:
-            opened = await asyncio.to_thread(open_span, self.files, self._request(), self._progress(signals))
+            return await self._take_seat(node, loader)
         except BaseException:
             await _close(node)
             raise
-        return node, opened
 
     async def _join(self) -> Node:
         options, peers = self.options, tuple(self.options.initial_peers)
@@ -116,42 +119,57 @@ class Host:
             await transport.close()
             raise
 
-    def _request(self) -> SpanRequest:
-        options = self.options
-        return SpanRequest(
-            span=self.span,
-            embeddings=self.span.start == 0 and not options.no_head,
-            head=self.span.end == self.files.layer_count and not options.no_head,
-            weights=LoadOptions(
-                options.device, options.dtype, options.quantization, read_max_memory(options.max_memory)
-            ),
-            kv_tokens=options.kv_tokens,
-            threads=options.threads,
+    async def _take_seat(self, node: Node, loader: Loader) -> Ready:
+        """Know the span, then load it; others are told meanwhile what this server will hold, if it chose by itself."""
+        clock, blocks = SystemClock(), self._blocks
+        seat = await blocks.seat(loader, self.identity.peer_id)
+        base = seat.announcement(clock.wall_s())
+        announcer = Announcer(node.directory, self.identity, clock, base, self._config())
+        announcer.locate(await node.transport.reach(), node.transport.addresses)
+        placement = blocks.placement(announcer, clock)
+        if not blocks.chosen:
+            loaded = await loader.load(blocks.told)
+        else:
+            await announcer.check_twin()
+            try:
+                span = await blocks.take(placement, base.model)
+                loaded = await _while_announced(announcer, loader.load(span))
+            except IdentityInUseError:
+                raise
+            except BaseException:
+                await _withdraw(announcer)
+                raise
+            blocks.remembered.put(base.model, span)
+        announcer.amend(**facts_of(loaded.opened.engine, loaded.speed))
+        return Ready(node, announcer, placement, seat, loaded)
+
+    @property
+    def _blocks(self) -> Blocks:
+        return Blocks(self.options, self.files, self.console, RememberedSpans.of(self.identity_path))
+
+    def _config(self) -> ServerConfig:
+        return ServerConfig(
+            max_sessions=self.options.max_sessions,
+            idle_timeout_s=self.options.idle_timeout,
+            drain_timeout_s=self.options.drain_timeout,
+            region=self.options.region,
+            public_name=self.options.public_name,
         )
 
-    def _progress(self, signals: Signals) -> Progress:
-        """Reports bytes, and ends the loading thread once the server was told to stop: nothing else can."""
-        report = self.console.progress if self.options.json else ProgressLine(sys.stderr)
+    # -- serving --------------------------------------------------------------------------------------------
 
-        def progress(label: str, done: int, total: int) -> None:
-            if signals.stop.is_set():
-                raise SwarmError("loading was stopped")
-            report(label, done, total)
-
-        return progress
-
-    async def _run(self, node: Node, opened: OpenedSpan, signals: Signals) -> int:
-        clock, config = SystemClock(), self._config()
-        base = self._announcement(node.transport, opened, clock.wall_s())
-        announcer = Announcer(node.directory, self.identity, clock, base, config)
-        announcer.locate(await node.transport.reach(), node.transport.addresses)
-        server = Server(ServerParts(node.transport, opened.engine, announcer, clock), config)
+    async def _run(self, ready: Ready, loader: Loader) -> int:
+        node, engine, speed = ready.node, ready.loaded.opened.engine, ready.loaded.speed
+        parts = ServerParts(
+            node.transport, engine, ready.announcer, SystemClock(), speed, capacity_layers=ready.seat.capacity_layers
+        )
+        server = Server(parts, self._config())
         await server.start()
-        doors = asyncio.create_task(self._open_doors(node, opened, server))
+        doors = asyncio.create_task(self._open_doors(ready, server, loader))
         network = asyncio.create_task(_watch_network(node, server))
-        await _first(signals.stop, server.fatal, doors)
+        await first_of(loader.signals.stop, server.fatal, doors)
         network.cancel()
-        await self._leave(server, signals.hurry, doors)
+        await self._leave(server, loader.signals.hurry, doors)
         if doors.done() and not doors.cancelled() and (error := doors.exception()) is not None:
             raise error
         if server.fatal.done():
@@ -159,80 +177,45 @@ class Host:
         self.console.event("stopped", "Stopped; the announcement is withdrawn.")
         return 0
 
-    def _config(self) -> ServerConfig:
-        return ServerConfig(
-            max_sessions=self.options.max_sessions,
-            idle_timeout_s=self.options.idle_timeout,
-            drain_timeout_s=self.options.drain_timeout,
-            public_name=self.options.public_name,
-        )
+    async def _open_doors(self, ready: Ready, server: Server, loader: Loader) -> None:
+        """Banner, a way in for strangers, self-probe, announcement, READY, in this order; then follow what changes."""
+        node, announcer, clock = ready.node, ready.announcer, server.parts.clock
+        opened = ready.loaded.opened
 
-    def _announcement(self, transport: Libp2pTransport, opened: OpenedSpan, now_s: float) -> Announcement:
-        return first_announcement(
-            self.files.model_id,
-            opened.engine,
-            transport,
-            now_s,
-            instance=secrets.randbits(63),
-            public_name=self.options.public_name,
-        )
+        async def prove(opened: OpenedSpan) -> ProbeReport:
+            self.console.event("probing", "Checking that this server answers strangers…")
+            return await probe(announcer.current, announcer.signed(), opened.engine.info.hidden_size)
 
-    async def _open_doors(self, node: Node, opened: OpenedSpan, server: Server) -> None:
-        """Banner, a way in for strangers, self-probe, announcement, READY, in this order."""
-        announcer, clock, info = server.parts.announcer, server.parts.clock, opened.engine.info
-        self._banner(opened, announcer.current)
+        show_banner(self.console, opened, announcer.current, self.options.model)
         await wait_reachable(node.transport, announcer, self.console, clock)
-        self.console.event("probing", "Checking that this server answers strangers…")
-        report = await probe(announcer.current, announcer.signed(), info.hidden_size)
+        report = await prove(opened)
         await server.announce()
+        await self._say_ready(node, opened, report)
+        tasks = [asyncio.create_task(follow(node.transport, announcer, self.console, clock))]
+        if self._blocks.chosen and not self.options.no_rebalance:
+            mover = Mover(server, ready.placement, loader, self._blocks, prove, self.options.rebalance_every)
+            tasks.append(asyncio.create_task(mover.run()))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _say_ready(self, node: Node, opened: OpenedSpan, report: ProbeReport) -> None:
         found = [listing.announcement for listing in await node.directory.servers(self.files.model_id)]
-        missing = missing_layers((record.span for record in found), info.layer_count)
+        missing = missing_layers((record.span for record in found), self.files.layer_count)
         covered = f"{layers_text(missing)} still missing" if missing else "every layer is held"
         self.console.event(
             "ready",
-            f"READY  serving layers {info.span} of {self.files.name}; prefill {report.prefill_s * 1e3:.0f} ms, "
+            f"READY  serving layers {opened.engine.info.span} of {self.files.name}; "
+            f"prefill {report.prefill_s * 1e3:.0f} ms, "
             f"decode step {report.decode_s * 1e3:.0f} ms; {_count(len(found), 'server')} in the swarm, {covered}. "
             "Ctrl-C to leave.",
             prefill_s=report.prefill_s,
             decode_s=report.decode_s,
             servers=len(found),
             missing=[[span.start, span.end] for span in missing],
-        )
-        await follow(node.transport, announcer, self.console, clock)
-
-    def _banner(self, opened: OpenedSpan, announced: Announcement) -> None:
-        info = opened.engine.info
-        if opened.note:
-            self.console.warning(opened.note)
-        joins = [join_peer(address, announced.peer_id) for address in announced.addresses]
-        kv_bytes = announced.kv_tokens * info.kv_bytes_per_token
-        lines = [
-            f"peer id   {announced.peer}",
-            f"model     {self.files.model_id}",
-            f"span      {info.span} of {info.layer_count} layers"
-            + (", with embeddings" if info.embeddings else "")
-            + (", with LM head" if info.head else ""),
-            f"device    {' and '.join(opened.devices)}, {announced.numerics}",
-            f"memory    {human_bytes(info.memory_bytes)} of weights, KV for {announced.kv_tokens} tokens "
-            f"(up to {human_bytes(kv_bytes)})",
-            f"reach     {announced.reach.value}",
-        ]
-        if joins:
-            join = f"--model {self.options.model} --initial-peers {joins[0]}"
-            lines += ["", "Others join with:", f"  python -m swarm.server --blocks A:B {join}"]
-            lines += ["and ask with:", f'  python -m swarm generate "Hello" {join}']
-        self.console.event(
-            "banner",
-            "\n".join(lines),
-            peer=announced.peer,
-            model=announced.model,
-            span=[info.span.start, info.span.end],
-            device=",".join(opened.devices),
-            numerics=str(announced.numerics),
-            memory_bytes=info.memory_bytes,
-            kv_tokens=announced.kv_tokens,
-            reach=announced.reach.value,
-            addresses=joins,
         )
 
     async def _leave(self, server: Server, hurry: asyncio.Event, doors: asyncio.Task[None]) -> None:
@@ -248,9 +231,7 @@ class Host:
             await server.leave()
             return
         stopping = asyncio.create_task(server.stop())
-        hurrying = asyncio.create_task(hurry.wait())
-        await asyncio.wait({stopping, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-        hurrying.cancel()
+        await first_of(hurry, stopping)
         if not stopping.done():
             stopping.cancel()
             await asyncio.gather(stopping, return_exceptions=True)
@@ -259,11 +240,32 @@ class Host:
             await stopping
 
 
-async def _first(stop: asyncio.Event, fatal: asyncio.Future[SwarmError], doors: asyncio.Task[None]) -> None:
-    waiting = asyncio.create_task(stop.wait())
-    things: set[asyncio.Future[Any]] = {waiting, fatal, doors}
-    await asyncio.wait(things, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+async def _while_announced(announcer: Announcer, work: Coroutine[Any, Any, T]) -> T:
+    """What ``work`` returns; meanwhile the announcement is kept alive. Raises if it turns out to be another's."""
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def lost(error: IdentityInUseError) -> None:
+        failed.set_exception(error)
+
+    working, keeping = asyncio.create_task(work), asyncio.create_task(announcer.run(lost))
+    try:
+        waited: set[asyncio.Future[Any]] = {working, failed}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            failed.result()
+        return await working
+    finally:
+        for task in (working, keeping):
+            task.cancel()
+        failed.cancel()
+        await asyncio.gather(working, keeping, return_exceptions=True)
+
+
+async def _withdraw(announcer: Announcer) -> None:
+    """A claim is freed at once, not when it expires."""
+    with contextlib.suppress(NetworkError, TimeoutError):
+        async with asyncio.timeout(WITHDRAW_S):
+            await announcer.publish(state=State.OFFLINE, intent=None)
 
 
 async def _watch_network(node: Node, server: Server) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from swarm.cli.checks import check_addresses, read_max_memory
+from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.limits import MAX_NAME_CHARS
@@ -18,14 +18,16 @@ from swarm.models.resolve import resolve
 from swarm.runtime.folders import data_folder
 from swarm.runtime.identity import IdentityLock, load_or_create
 from swarm.server.config import ServerConfig
+from swarm.server.placing_config import PlacingConfig
 
 DEFAULTS = ServerConfig()
+PLACING = PlacingConfig()
 EXAMPLES = """\
 examples:
-  the first server of a new swarm, holding layers 0 to 9 of the demo model:
-    python -m swarm.server --model demo --blocks 0:10 --new-swarm
-  the next one, joining through the address that the first one printed:
-    python -m swarm.server --model demo --blocks 10:20 --initial-peers /ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...
+  the first server of a new swarm, holding ten layers of the demo model:
+    python -m swarm.server --model demo --num-blocks 10 --new-swarm
+  the next one, joining through the address that the first one printed; it takes the layers that need it most:
+    python -m swarm.server --model demo --initial-peers /ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...
   a second server on the same machine needs a key of its own:
     ... --identity ~/second.key
 
@@ -41,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
     )
-    what.add_argument("--blocks", required=True, metavar="A:B", help="layers to hold, half-open: 0:10 is layers 0 to 9")
+    what.add_argument("--blocks", default=AUTO, metavar="A:B", help="layers to hold, half-open: 0:10 is layers 0 to 9 "
+                      "(default: auto, where the swarm needs them most)")  # fmt: skip
+    what.add_argument("--num-blocks", type=int, metavar="N", help="with auto: how many layers at most (default: as "
+                      "many as fit into memory)")  # fmt: skip
     what.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     what.add_argument("--no-head", action="store_true", help="do not hold the LM head, even with the last layer")
     where = parser.add_argument_group("whom to join")
@@ -55,6 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--relay", nargs="+", default=[], metavar="ADDRESS", help="relays to use behind a NAT")
     where.add_argument("--identity", type=Path, help="key file; made if missing (default: in the data folder)")
     where.add_argument("--public-name", default="", help="what others see beside the peer id")
+    where.add_argument("--region", default="", help="where it stands, in any words: pipelines stay inside a region")
+    moving = parser.add_argument_group("with auto: when to move to other layers")
+    moving.add_argument("--no-rebalance", action="store_true", help="never move")
+    moving.add_argument("--rebalance-every", type=float, default=PLACING.rebalance_every_s, metavar="S",
+                        help="how often to look whether it is needed elsewhere (default: 30 s)")  # fmt: skip
+    moving.add_argument("--claim-wait", type=float, default=PLACING.look_s, metavar="S", help="between two looks at "
+                        "what others mean to hold, before loading; longer than a write to the directory takes to be "
+                        "seen (default: 3 s)")  # fmt: skip
     how = parser.add_argument_group("how to compute")
     how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (ROCm counts as cuda)")
     how.add_argument("--dtype", default="auto", choices=("auto", *DTYPE_BYTES), help="auto: the checkpoint's own")
@@ -84,17 +97,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace, console: Console) -> int:
-    span = Span.parse(options.blocks)
     path = options.identity or data_folder() / "identity.key"
     with IdentityLock(path):
         identity = load_or_create(path)
         progress = console.progress if options.json else ProgressLine(sys.stderr)
         files = resolve(options.model, revision=options.revision, progress=progress)
-        span = span.within(files.layer_count)
-        console.event("starting", f"Starting a server for layers {span} of {files.name}…", span=[span.start, span.end])
+        console.event("starting", f"Starting a server for {_asked(options, files.layer_count)} of {files.name}…")
         from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
 
-        return asyncio.run(Host(options, console, files, span, identity, path).serve())
+        return asyncio.run(Host(options, console, files, identity, path).serve())
+
+
+def _asked(options: argparse.Namespace, layer_count: int) -> str:
+    """What it was told to hold; ``ConfigError`` if the model has no such layers."""
+    if options.blocks != AUTO:
+        return f"layers {Span.parse(options.blocks).within(layer_count)}"
+    return f"up to {options.num_blocks} layers" if options.num_blocks else "as many layers as fit"
 
 
 def check(options: argparse.Namespace) -> None:
@@ -105,19 +123,35 @@ def check(options: argparse.Namespace) -> None:
             f"a server needs {both} --initial-peers {'and' if options.new_swarm else 'or'} --new-swarm",
             hint="join with an address another server printed, or start a swarm of your own with --new-swarm",
         )
+    if options.blocks != AUTO:
+        Span.parse(options.blocks)
+        if options.num_blocks is not None:
+            raise ConfigError("--num-blocks goes with --blocks auto", hint="leave one of the two out")
     read_max_memory(options.max_memory)
     check_addresses("--initial-peers", options.initial_peers)
     check_addresses("--relay", options.relay)
     check_addresses("--announce", options.announce, with_peer=False)
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port} is outside 0 to 65535", hint="0 takes any free one")
-    for flag in ("kv_tokens", "max_sessions", "threads"):
+    _check_figures(options)
+    for flag in ("public_name", "region"):
+        name = getattr(options, flag)
+        if len(name) > MAX_NAME_CHARS or not name.isprintable():
+            raise ConfigError(f"{_spelled(flag)} must be printable and at most {MAX_NAME_CHARS} characters long")
+
+
+def _check_figures(options: argparse.Namespace) -> None:
+    for flag in ("kv_tokens", "max_sessions", "threads", "num_blocks"):
         value = getattr(options, flag)
         if value is not None and value < 1:
-            raise ConfigError(f"--{flag.replace('_', '-')} is {value}", hint="give at least 1")
+            raise ConfigError(f"{_spelled(flag)} is {value}", hint="give at least 1")
     for flag in ("idle_timeout", "drain_timeout"):
         if not getattr(options, flag) >= 0:  # a NaN fails this too
-            raise ConfigError(f"--{flag.replace('_', '-')} is {getattr(options, flag)}", hint="give seconds from 0 on")
-    name = options.public_name
-    if len(name) > MAX_NAME_CHARS or not name.isprintable():
-        raise ConfigError(f"--public-name must be printable and at most {MAX_NAME_CHARS} characters long")
+            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
+    for flag in ("rebalance_every", "claim_wait"):
+        if not 0 < getattr(options, flag) < float("inf"):
+            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds above 0")
+
+
+def _spelled(flag: str) -> str:
+    return "--" + flag.replace("_", "-")

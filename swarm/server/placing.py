@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from swarm.core.announcement import Announcement, Intent, State
 from swarm.core.clock import Clock
@@ -19,12 +19,14 @@ from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.core.version import VERSION
+from swarm.engine.executor import SpanEngine
+from swarm.engine.speed import SpanSpeed
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.intents import Choice, choose_span
-from swarm.scheduling.intents_future import PlacingOptions
 from swarm.scheduling.rebalance import choose_move, is_wanted
 from swarm.scheduling.view import cluster_of, node_of
 from swarm.server.announcer import Announcer
+from swarm.server.placing_config import PlacingConfig
 
 log = logging.getLogger(__name__)
 
@@ -35,21 +37,11 @@ MOST_LOOKS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacingConfig:
-    """``look_s`` is at least what a write to the directory takes to be seen by every reader.
-
-    Every wait is stretched by up to ``jitter`` of itself, so that servers that start together do not stay in step.
-    """
-
-    look_s: float = 3.0
-    jitter: float = 0.5
-    rebalance_every_s: float = 30.0
-    options: PlacingOptions = field(default_factory=PlacingOptions)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """What is known of a server before it has loaded anything."""
+    """What is known of a server before it has loaded anything.
+
+    ``span`` is any that it could hold, until it has chosen; ``instance`` is a random number of this process.
+    """
 
     model: ModelId
     layer_count: int
@@ -61,7 +53,6 @@ class Seat:
     region: str = ""
     public_name: str = ""
     instance: int
-    """A random number of this process."""
 
     def announcement(self, now_s: float) -> Announcement:
         """What it says of itself while it joins; ``now_s`` is wall time."""
@@ -168,7 +159,7 @@ class Placement:
                     return None
             await self._announcer.publish(state=State.DRAINING, intent=intent)
         except BaseException:
-            self._announcer.say(state=State.ONLINE, intent=None)
+            self._announcer.amend(state=State.ONLINE, intent=None)
             raise
         return choice
 
@@ -204,3 +195,19 @@ def view_of(own: Announcement, listings: Iterable[Listing]) -> Cluster:
     metrics = None if earlier is None or earlier.announcement.instance != own.instance else earlier.metrics
     cluster = cluster_of(seen.values(), own.layer_count, activation_bytes=0)
     return replace(cluster, nodes=(*cluster.nodes, replace(node_of(Listing(own, b"", metrics)), live=True)))
+
+
+def facts_of(engine: SpanEngine, speed: SpanSpeed) -> dict[str, object]:
+    """What a server's announcement says of the span it has loaded."""
+    info = engine.info
+    return {
+        "start": info.span.start,
+        "end": info.span.end,
+        "head": info.head,
+        "embeddings": info.embeddings,
+        "numerics": Numerics(info.dtype, info.quantization),
+        "kv_tokens": engine.free_tokens,
+        "context_tokens": info.context_tokens,
+        "memory_bytes": info.memory_bytes,
+        "power_layers_per_s": speed.power_layers_per_s,
+    }

@@ -1,0 +1,73 @@
+"""Load a span as the command line says, and find out how fast it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from dataclasses import dataclass
+
+from swarm.cli.checks import read_max_memory
+from swarm.cli.console import Console
+from swarm.cli.signals import Signals
+from swarm.core.errors import SwarmError
+from swarm.core.spans import Span
+from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
+from swarm.engine.speed import SpanSpeed, measure_speed
+from swarm.engine.weights import LoadOptions
+from swarm.models.files import ModelFiles
+from swarm.models.progress import Progress, ProgressLine
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A running engine and its speed."""
+
+    opened: OpenedSpan
+    speed: SpanSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Loads spans of one model, one after the other."""
+
+    options: argparse.Namespace
+    files: ModelFiles
+    console: Console
+    signals: Signals
+
+    @property
+    def weights(self) -> LoadOptions:
+        """Where weights go and in what form."""
+        options = self.options
+        return LoadOptions(options.device, options.dtype, options.quantization, read_max_memory(options.max_memory))
+
+    async def load(self, span: Span) -> Loaded:
+        """Load ``span`` and time it, in a thread that ends soon after the server was told to stop."""
+        return await asyncio.to_thread(self._load, span)
+
+    def _load(self, span: Span) -> Loaded:
+        opened = open_span(self.files, self._request(span), self._progress())
+        return Loaded(opened, measure_speed(opened.engine))
+
+    def _request(self, span: Span) -> SpanRequest:
+        options = self.options
+        return SpanRequest(
+            span=span,
+            embeddings=span.start == 0 and not options.no_head,
+            head=span.end == self.files.layer_count and not options.no_head,
+            weights=self.weights,
+            kv_tokens=options.kv_tokens,
+            threads=options.threads,
+        )
+
+    def _progress(self) -> Progress:
+        """Reports bytes, and ends the loading thread once the server was told to stop: nothing else can."""
+        report = self.console.progress if self.options.json else ProgressLine(sys.stderr)
+
+        def progress(label: str, done: int, total: int) -> None:
+            if self.signals.stop.is_set():
+                raise SwarmError("loading was stopped")
+            report(label, done, total)
+
+        return progress

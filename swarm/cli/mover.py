@@ -1,0 +1,70 @@
+"""A serving process that moves to other layers when the swarm needs it there: drained first, with the same identity."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from swarm.cli.blocks import Blocks, fields, sentence
+from swarm.cli.console import Console
+from swarm.cli.loading import Loader
+from swarm.core.errors import NetworkError
+from swarm.engine.opening import OpenedSpan
+from swarm.scheduling.intents import Choice
+from swarm.server.placing import Placement, facts_of
+from swarm.server.service import Server
+
+log = logging.getLogger(__name__)
+
+Prove = Callable[[OpenedSpan], Awaitable[object]]
+"""Checks that a stranger gets an answer from the span just loaded; raises ``NetworkError`` if not."""
+STAY_LOOKS = 10
+"""After a move that running sessions prevented, so many looks are left out: draining turns new sessions away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """``every_s`` is the time between two looks at the swarm."""
+
+    server: Server
+    placement: Placement
+    loader: Loader
+    blocks: Blocks
+    prove: Prove
+    every_s: float
+
+    @property
+    def _console(self) -> Console:
+        return self.loader.console
+
+    async def run(self) -> NoReturn:
+        """Look, and move when it is this server's turn; until cancelled, or a span cannot be loaded."""
+        while True:
+            await self.placement.pause(self.every_s)
+            try:
+                choice = await self.placement.look()
+            except NetworkError as error:
+                log.warning("could not look whether to move, trying again: %s", error)
+                continue
+            if choice is not None:
+                await self._move(choice)
+
+    async def _move(self, choice: Choice) -> None:
+        server = self.server
+        self._console.event("moving", sentence("Moving to", choice), sessions=len(server.table), **fields(choice))
+        if not await server.drain(server.config.drain_timeout_s):
+            server.draining = False
+            await self.placement.stay()
+            self._console.event("staying", "Staying: sessions are still running.", sessions=len(server.table))
+            await self.placement.pause(STAY_LOOKS * self.every_s)
+            return
+        await server.vacate()
+        loaded = await self.loader.load(choice.span)
+        server.parts.announcer.amend(**facts_of(loaded.opened.engine, loaded.speed))
+        server.occupy(loaded.opened.engine, loaded.speed)
+        await self.prove(loaded.opened)
+        announced = await server.appear()
+        self.blocks.remembered.put(announced.model, choice.span)
+        self._console.event("moved", f"READY  serving layers {choice.span}.", span=[choice.span.start, choice.span.end])
