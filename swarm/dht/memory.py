@@ -42,11 +42,11 @@ class MemoryDirectoryStore:
         self.staleness_s = staleness_s
         self.down = False
         self._entries: dict[str, dict[str, list[_Entry]]] = {}
+        self._lies: dict[str, list[tuple[str, _Entry]]] = {}
 
     def inject(self, key: str, subkey: str, value: bytes, *, expires_s: float) -> None:
-        """Store any bytes under any key and subkey, as a lying node could. No check at all."""
-        history = self._entries.setdefault(key, {}).setdefault(subkey, [])
-        history.append(_Entry(value, self.clock.wall_s(), expires_s))
+        """Answer any bytes under any key and subkey from now on, as a lying node could, beside what is stored."""
+        self._lies.setdefault(key, []).append((subkey, _Entry(value, self.clock.wall_s(), expires_s)))
 
     def put(self, key: str, subkey: str, value: bytes, *, expires_s: float) -> bool:
         """Store as a node does; False if it has expired, does not expire after what is stored, or the key is full."""
@@ -55,7 +55,7 @@ class MemoryDirectoryStore:
         live = [entry for entry in under.get(subkey, ()) if entry.expires_s > now_s]
         if expires_s <= now_s or any(entry.expires_s >= expires_s for entry in live):
             return False
-        if not live and len(under) >= MAX_SUBKEYS and len(self.read(key)) >= MAX_SUBKEYS:
+        if not live and len(under) >= MAX_SUBKEYS and len(self._stored(key, now_s)) >= MAX_SUBKEYS:
             return False
         seen_s = now_s - self.staleness_s
         # Kept: what stale readers still see (the newest write old enough, and all after it).
@@ -64,8 +64,13 @@ class MemoryDirectoryStore:
         return True
 
     def read(self, key: str) -> list[tuple[str, bytes]]:
-        """Subkeys and values that had been stored ``staleness_s`` ago and have not expired, in order of subkey."""
+        """Subkeys and values that had been stored ``staleness_s`` ago and have not expired, in order of subkey; lies
+        come last."""
         now_s = self.clock.wall_s()
+        lies = [(subkey, lie.value) for subkey, lie in self._lies.get(key, ()) if lie.expires_s > now_s]
+        return self._stored(key, now_s) + lies
+
+    def _stored(self, key: str, now_s: float) -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = []
         for subkey, history in sorted(self._entries.get(key, {}).items()):
             seen = [e for e in history if e.stored_s <= now_s - self.staleness_s and e.expires_s > now_s]

@@ -87,7 +87,7 @@ async def test_lies_are_dropped_and_counted() -> None:
     assert directory.dropped == {"BadRecordError": 1}
     store.inject(key, ALICE.peer_id, signed(BOB, clock)[0], expires_s=far_s)
     assert await seen(directory) == [BOB.peer_id]
-    assert directory.dropped == {"BadRecordError": 1, "BadSignatureError": 1}
+    assert directory.dropped == {"BadRecordError": 2, "BadSignatureError": 1}
     store.inject(elsewhere, ALICE.peer_id, signed(ALICE, clock)[0], expires_s=far_s)
     assert await seen(directory, OTHER) == []
     assert directory.dropped["BadRecordError"] > 1

@@ -282,13 +282,13 @@ async def test_a_swarm_that_grows_and_shrinks_is_seen_whole_at_every_moment() ->
     clock = VirtualClock()
     store = MemoryDirectoryStore(clock)
     crowd, reader = Crowd(clock, store), MemoryDirectory(store)
-    joining = iter([Identity(n.to_bytes(32, "big")) for n in range(1, 400)])
+    joining = iter([Identity(n.to_bytes(32, "big")) for n in range(1, 213)])
     most = 0
 
     async def check(by: MemoryDirectory) -> None:
         assert {listing.peer for listing in await by.servers(MODEL)} == {one.peer_id for one in crowd.live}
 
-    for newcomers in (1, 31, 60, 60, 120, 120):
+    for newcomers in (1, 31, 60, 120):
         for identity in (next(joining) for _ in range(newcomers)):
             await crowd.announce(identity)
         await check(reader)
@@ -296,7 +296,7 @@ async def test_a_swarm_that_grows_and_shrinks_is_seen_whole_at_every_moment() ->
         await check(reader)
         await check(MemoryDirectory(store))
         most = max(most, *(len(store.read(key)) for key in store._entries))
-    assert await reader.shard_depth(MODEL) == 4
+    assert await reader.shard_depth(MODEL) == 3
     assert most < MAX_SUBKEYS
     while len(crowd.live) > 5:
         for identity in list(crowd.live)[: len(crowd.live) // 2]:
