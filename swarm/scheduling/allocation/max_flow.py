@@ -24,7 +24,7 @@ MICRO = 1_000_000
 MOVES = 400
 """Local moves tried in one territory at most."""
 
-UNEVEN = 1000
+UNEVEN = 400
 """Two or three stages are tried with every cut where that is at most so many cuts times nodes."""
 
 
