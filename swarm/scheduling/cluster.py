@@ -6,6 +6,7 @@ and allocation know nothing else, so the same functions serve live sessions and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -109,7 +110,7 @@ MARGIN = 1.25
 
 def distance_s(a: Coordinate, b: Coordinate) -> float:
     """The round trip two Vivaldi coordinates predict: distance in the plane plus both heights."""
-    return float(((a.x_s - b.x_s) ** 2 + (a.y_s - b.y_s) ** 2) ** 0.5 + a.height_s + b.height_s)
+    return math.hypot(a.x_s - b.x_s, a.y_s - b.y_s) + a.height_s + b.height_s
 
 
 def pessimistic_rtt_s(a: Coordinate, b: Coordinate) -> float:

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from swarm.core.errors import ConfigError
 from swarm.scheduling.cluster import Cluster
+from swarm.scheduling.routing_price import chain_s
 from swarm.scheduling.routing_table import RoutingTable
-from swarm.scheduling.routing_types import Route, RouteNeeds, Stage, Standby
+from swarm.scheduling.routing_types import Route, RouteNeeds, RouteOptions, Stage, Standby
 
-__all__ = ["Route", "RouteNeeds", "RoutingTable", "Stage", "Standby", "find_route", "price"]
+__all__ = ["Route", "RouteNeeds", "RouteOptions", "RoutingTable", "Stage", "Standby", "find_route", "price"]
 
 
-def find_route(cluster: Cluster, *, needs: RouteNeeds, salt: int = 0) -> Route:
-    """``RoutingTable.of(cluster).route(needs, salt)``: for one session on one view."""
-    return RoutingTable.of(cluster).route(needs, salt)
+def find_route(cluster: Cluster, *, needs: RouteNeeds, salt: int = 0, options: RouteOptions | None = None) -> Route:
+    """The chain of servers a session should take, and a standby for each of its stages.
+
+    Objective: ``price``, at present load. Spans are used in part, entered and left at any layer, and a server may serve
+    two stages. A server takes part if it is online, reachable, live, has KV room and is not excluded; all of one
+    numerics class unless ``needs`` says any; with a remote head the first holds the embeddings, the last the LM head.
+
+    The optimum, by dynamic programming (``Search``), if no server has sessions. Sessions make it give way (options):
+    among chains within ``near`` of the best the one whose busiest server has the fewest sessions wins, exactly; and one
+    at its knee (``knee``) gives way to the best without its full servers, repeatedly and so not always optimally. Where
+    a chain needs more than ``MAX_STAGES`` servers to be the fastest, a shorter one is taken, not always the best such.
+
+    Ties: of numerics classes the one of higher precision, then the fewest stages, then a lot drawn from ``salt`` and
+    the peer ids: one salt gives one answer whatever the order of ``cluster.nodes``, and different salts spread.
+
+    Raises ``NoRouteError`` that names the layers, or the constraint that took their servers away; ``ConfigError`` for a
+    model without layers. For many sessions on one view build the ``RoutingTable`` once; most time goes there, O(N²) up
+    to 1024 nodes.
+    """
+    return RoutingTable.of(cluster).route(needs, salt, options)
 
 
 def price(cluster: Cluster, stages: Sequence[Stage], needs: RouteNeeds) -> float:
@@ -28,14 +45,4 @@ def price(cluster: Cluster, stages: Sequence[Stage], needs: RouteNeeds) -> float
     nodes = {node.id: node for node in cluster.nodes}
     if not stages or any(stage.peer not in nodes for stage in stages):
         raise ConfigError("a chain needs servers, all of them in the cluster")
-    chain = [nodes[stage.peer] for stage in stages]
-    entry_bytes = cluster.activation_bytes if needs.entry_bytes is None else needs.entry_bytes
-    exit_bytes = cluster.activation_bytes if needs.exit_bytes is None else needs.exit_bytes
-    total_s = cluster.client_rtt(chain[0]) / 2 + cluster.client_rtt(chain[-1]) / 2
-    if cluster.client_uplink_mbps is not None:
-        total_s += 8.0 * entry_bytes / (cluster.client_uplink_mbps * 1e6)
-    for node, stage in zip(chain, stages, strict=True):
-        total_s += node.fixed_s + len(stage.span) * node.tau_s
-    for sender, receiver in pairwise(chain):
-        total_s += cluster.rtt_between(sender, receiver) / 2 + cluster.uplink_s(sender, cluster.activation_bytes)
-    return total_s + cluster.uplink_s(chain[-1], exit_bytes)
+    return chain_s(cluster, [(nodes[stage.peer], len(stage.span)) for stage in stages], needs)

@@ -29,6 +29,24 @@ class RouteNeeds:
     exit_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
+    """How far the fastest chain gives way to one with fewer sessions, so that clients do not herd.
+
+    ``near``: a chain this share slower than the best still counts as as fast, and the fewest sessions decide.
+    ``spread``: stages this share slower than others count as equal to them and are drawn by lot, for clients that share
+    a stale view; 0 draws only among exact equals, and then the answer to a view without sessions is the optimum.
+    ``detour``: instead of a chain at its knee none is taken that is this many times slower. ``rounds``: so many chains
+    at their knee are passed over before the best is taken as it is. ``standbys``: whether to look for them at all.
+    """
+
+    near: float = 0.05
+    spread: float = 0.0
+    detour: float = 4.0
+    rounds: int = 8
+    standbys: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One server's part of a chain: ``span`` is what it computes, within what it holds."""

@@ -1,0 +1,300 @@
+"""find_route against exhaustive search on small clusters, networkx on middling ones, laid out in every way."""
+
+from collections.abc import Iterator
+from itertools import groupby, pairwise, product
+from random import Random
+
+import networkx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.core.announcement import Coordinate, Reach, State
+from swarm.core.errors import NoRouteError
+from swarm.core.ids import PeerId
+from swarm.core.numerics import Numerics
+from swarm.core.spans import Span
+from swarm.scheduling.cluster import Cluster, Defaults, Node
+from swarm.scheduling.routing import Route, RouteNeeds, RoutingTable, Stage, find_route, price
+from swarm.scheduling.routing_arrays import Arrays
+
+LAYERS = 5
+FLOAT32, NF4 = Numerics("float32"), Numerics("bfloat16", "nf4")
+LAYOUTS = {"blocks": (99, 10**6), "dense": (99, -1), "sparse": (0, -1), "sparse blocks": (0, 10**6)}
+seconds = st.sampled_from([0.0, 0.0, 1e-3, 2e-3, 0.01, 0.05, 0.3, 1e9])
+
+
+def tables(cluster: Cluster) -> Iterator[RoutingTable]:
+    """Every way to lay the cluster out, whatever its size."""
+    for dense_nodes, block_cells in LAYOUTS.values():
+        yield RoutingTable(Arrays.of(cluster, dense_nodes, block_cells))
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    start, end = draw(
+        st.sampled_from([(a, b) for a in range(LAYERS) for b in range(a + 1, LAYERS + 1)] + [(0, LAYERS)] * 5)
+    )
+    return Node(
+        id=name,
+        span=draw(st.sampled_from([Span(start, end)] * 9 + [None])),
+        tau_s=draw(seconds),
+        fixed_s=draw(seconds),
+        uplink_mbps=draw(st.sampled_from([None, 1.0, 100.0])),
+        kv_free_tokens=draw(st.sampled_from([None, 10, 1000])),
+        state=draw(st.sampled_from([State.ONLINE] * 8 + [State.DRAINING])),
+        reach=draw(st.sampled_from([Reach.DIRECT] * 8 + [Reach.UNREACHABLE])),
+        live=draw(st.sampled_from([True] * 8 + [False])),
+        numerics=draw(st.sampled_from([FLOAT32, FLOAT32, NF4])),
+        head=draw(st.booleans()),
+        embeddings=draw(st.booleans()),
+        region=draw(st.sampled_from(["", "here", "there"])),
+        coordinate=draw(st.sampled_from([None, Coordinate(0, 0, 0, 0), Coordinate(0.03, 0.04, 0.01, 2.0)])),
+    )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Up to five nodes with any times and any links: islands, spans inside spans, no triangle inequality."""
+    members = tuple(draw(nodes(f"n{index}")) for index in range(draw(st.integers(1, 5))))
+    ids = [node.id for node in members]
+    rows = st.dictionaries(st.sampled_from(ids), seconds)
+    return Cluster(
+        layers=LAYERS,
+        nodes=members,
+        activation_bytes=draw(st.sampled_from([0, 16384])),
+        rtt_s=draw(st.dictionaries(st.sampled_from(ids), rows)),
+        client_rtt_s=draw(rows),
+        client_uplink_mbps=draw(st.sampled_from([None, 2.0])),
+        defaults=Defaults(region_rtt_s={("here", "there"): 0.02, ("here", "here"): 1e-3}),
+    )
+
+
+any_needs = st.builds(
+    RouteNeeds,
+    kv_tokens=st.sampled_from([0, 100]),
+    head=st.sampled_from(["local", "local", "remote"]),
+    numerics=st.sampled_from(["same", "any", FLOAT32, NF4]),
+    excluded=st.sets(st.sampled_from(["n0", "n1"]), max_size=1).map(frozenset),
+    entry_bytes=st.sampled_from([None, 4]),
+    exit_bytes=st.sampled_from([None, 4]),
+)
+
+
+def allowed(node: Node, needs: RouteNeeds) -> bool:
+    return (
+        node.span is not None
+        and node.state is State.ONLINE
+        and node.reach is not Reach.UNREACHABLE
+        and node.live
+        and node.id not in needs.excluded
+        and (node.kv_free_tokens is None or node.kv_free_tokens >= needs.kv_tokens)
+        and needs.numerics in ("same", "any", node.numerics)
+    )
+
+
+def stages_of(servers: tuple[Node, ...], start: int) -> tuple[Stage, ...]:
+    """One server per layer from ``start`` on, equal neighbours as one stage."""
+    stages = []
+    for name, run in groupby(node.id for node in servers):
+        end = start + len(list(run))
+        stages.append(Stage(PeerId(name), Span(start, end)))
+        start = end
+    return tuple(stages)
+
+
+def every_chain(cluster: Cluster, needs: RouteNeeds) -> Iterator[tuple[Stage, ...]]:
+    """All chains that meet the needs: every server for every layer."""
+    usable = [node for node in cluster.nodes if allowed(node, needs)]
+    holders = [[n for n in usable if n.span is not None and n.span.start <= i < n.span.end] for i in range(LAYERS)]
+    for servers in product(*holders):
+        if needs.numerics != "any" and len({node.numerics for node in servers}) > 1:
+            continue
+        if needs.head == "remote" and not (servers[0].embeddings and servers[-1].head):
+            continue
+        yield stages_of(servers, 0)
+
+
+def cheapest_standby_s(cluster: Cluster, route: Route, place: int, needs: RouteNeeds) -> float | None:
+    """The least time from predecessor to successor over chains that differ only in one stage, without its servers."""
+    before, stage, after = route.stages[:place], route.stages[place], route.stages[place + 1 :]
+    classes = {node.numerics for node in cluster.nodes if node.id in route.peers}
+    least = None
+    for chain in every_part(cluster, needs, stage.span):
+        names = {part.peer for part in chain}
+        own = {node.numerics for node in cluster.nodes if node.id in names}
+        if names & set(route.peers) or (needs.numerics != "any" and own != classes):
+            continue
+        part_s = price_of_part(cluster, before[-1:], chain, after[:1], needs)
+        if part_s is not None and (least is None or part_s < least):
+            least = part_s
+    return least
+
+
+def every_part(cluster: Cluster, needs: RouteNeeds, span: Span) -> Iterator[tuple[Stage, ...]]:
+    usable = [node for node in cluster.nodes if allowed(node, needs)]
+    layers = range(span.start, span.end)
+    holders = [[n for n in usable if n.span is not None and n.span.start <= i < n.span.end] for i in layers]
+    for servers in product(*holders):
+        if needs.head == "remote" and not (
+            (span.start > 0 or servers[0].embeddings) and (span.end < LAYERS or servers[-1].head)
+        ):
+            continue
+        yield stages_of(servers, span.start)
+
+
+def price_of_part(
+    cluster: Cluster,
+    before: tuple[Stage, ...],
+    chain: tuple[Stage, ...],
+    after: tuple[Stage, ...],
+    needs: RouteNeeds,
+) -> float | None:
+    """From predecessor to successor, by hand from the cluster's own figures."""
+    node = {node.id: node for node in cluster.nodes}
+    ends = [*(part.peer for part in before), *(part.peer for part in chain), *(part.peer for part in after)]
+    total_s = sum(node[part.peer].fixed_s + len(part.span) * node[part.peer].tau_s for part in chain)
+    for a, b in pairwise(ends):
+        total_s += cluster.rtt_between(node[a], node[b]) / 2 + cluster.uplink_s(node[a], cluster.activation_bytes)
+    if not before:
+        total_s += cluster.client_rtt(node[chain[0].peer]) / 2
+        if cluster.client_uplink_mbps is not None:
+            entry_bytes = cluster.activation_bytes if needs.entry_bytes is None else needs.entry_bytes
+            total_s += 8 * entry_bytes / (cluster.client_uplink_mbps * 1e6)
+    if not after:
+        exit_bytes = cluster.activation_bytes if needs.exit_bytes is None else needs.exit_bytes
+        total_s += cluster.uplink_s(node[chain[-1].peer], exit_bytes) + cluster.client_rtt(node[chain[-1].peer]) / 2
+    return total_s
+
+
+def check_valid(cluster: Cluster, route: Route, needs: RouteNeeds) -> None:
+    node = {node.id: node for node in cluster.nodes}
+    assert route.stages[0].span.start == 0
+    assert route.stages[-1].span.end == cluster.layers
+    assert all(a.span.end == b.span.start and a.peer != b.peer for a, b in pairwise(route.stages))
+    for stage in route.stages:
+        span = node[stage.peer].span
+        assert span is not None
+        assert span.covers(stage.span)
+        assert allowed(node[stage.peer], needs)
+    assert needs.head == "local" or node[route.stages[0].peer].embeddings
+    assert needs.head == "local" or node[route.stages[-1].peer].head
+    assert route.exact == (len({node[peer].numerics for peer in route.peers}) == 1)
+    assert route.exact or needs.numerics == "any"
+    assert route.latency_s == price(cluster, route.stages, needs)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cluster=clusters(), needs=any_needs, salt=st.integers(-(2**64), 2**64))
+def test_nothing_is_faster_by_exhaustive_search(cluster: Cluster, needs: RouteNeeds, salt: int) -> None:
+    best_s = min((price(cluster, chain, needs) for chain in every_chain(cluster, needs)), default=None)
+    for table in tables(cluster):
+        if best_s is None:
+            with pytest.raises(NoRouteError):
+                table.route(needs, salt)
+            continue
+        route = table.route(needs, salt)
+        check_valid(cluster, route, needs)
+        assert route.latency_s == pytest.approx(best_s, rel=1e-9, abs=1e-10)
+        for place, standby in enumerate(route.standbys):
+            least_s = cheapest_standby_s(cluster, route, place, needs)
+            assert (standby is None) == (least_s is None)
+            if standby is None or least_s is None:
+                continue
+            span = route.stages[place].span
+            assert standby.latency_s == pytest.approx(least_s, rel=1e-9, abs=1e-10)
+            assert [part for part in every_part(cluster, needs, span) if part == standby.stages]
+            assert not set(route.peers) & {part.peer for part in standby.stages}
+            ends = route.stages[:place][-1:], route.stages[place + 1 :][:1]
+            assert standby.latency_s == pytest.approx(price_of_part(cluster, ends[0], standby.stages, ends[1], needs))
+
+
+def some_cluster(random: Random, count: int, layers: int, *, measured: float, placed: bool) -> Cluster:
+    """Uneven servers; a share of the pairs measured, in one direction or both, with no geometry at all."""
+    members = []
+    for index in range(count):
+        start = random.randrange(layers)
+        end = random.randint(start + 1, min(start + layers // 2, layers))
+        spot = Coordinate(random.random() / 10, random.random() / 10, 0.005, random.random())
+        members.append(
+            Node(
+                id=f"n{index}",
+                span=Span(0, layers) if index == 0 else Span(start, end),
+                tau_s=random.choice([0.001, random.uniform(0.001, 0.01)]),
+                fixed_s=random.uniform(0, 0.002),
+                uplink_mbps=random.choice([None, 10.0, 1000.0]),
+                region=random.choice("abc"),
+                coordinate=spot if placed and random.random() < 0.7 else None,
+            )
+        )
+    ids = [node.id for node in members]
+    return Cluster(
+        layers=layers,
+        nodes=tuple(members),
+        rtt_s={a: {b: random.uniform(0.001, 0.2) for b in ids if a != b and random.random() < measured} for a in ids},
+        client_rtt_s={a: random.uniform(0.005, 0.1) for a in ids},
+        defaults=Defaults(rtt_s=0.15, region_rtt_s={("a", "a"): 0.02, ("a", "b"): 0.08, ("c", "b"): 0.05}),
+    )
+
+
+def dijkstra_s(cluster: Cluster) -> float:
+    """The shortest path over states (layers done, server)."""
+    graph: networkx.DiGraph = networkx.DiGraph()
+    exit_bytes = cluster.activation_bytes
+    for node in cluster.nodes:
+        assert node.span is not None
+        if node.span.start == 0:
+            graph.add_edge("client", (1, node.id), weight=cluster.client_rtt(node) / 2 + node.fixed_s + node.tau_s)
+        for done in range(node.span.start + 1, node.span.end):
+            graph.add_edge((done, node.id), (done + 1, node.id), weight=node.tau_s)
+        if node.span.end == cluster.layers:
+            exit_s = cluster.uplink_s(node, exit_bytes) + cluster.client_rtt(node) / 2
+            graph.add_edge((cluster.layers, node.id), "back", weight=exit_s)
+        for other in cluster.nodes:
+            assert other.span is not None
+            hop_s = cluster.rtt_between(node, other) / 2 + cluster.uplink_s(node, cluster.activation_bytes)
+            first, last = max(node.span.start + 1, other.span.start), min(node.span.end, other.span.end - 1)
+            for done in range(first, last + 1) if node is not other else ():
+                graph.add_edge((done, node.id), (done + 1, other.id), weight=hop_s + other.fixed_s + other.tau_s)
+    return float(networkx.dijkstra_path_length(graph, "client", "back"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_as_short_as_the_shortest_path_in_the_layer_graph(seed: int) -> None:
+    random = Random(seed)
+    measured = (0.0, 0.2, 1.0)[seed % 3]
+    cluster = some_cluster(random, 40, 24, measured=measured, placed=seed % 2 == 0)
+    shortest_s = dijkstra_s(cluster)
+    for table in tables(cluster):
+        route = table.route(RouteNeeds(), salt=seed)
+        check_valid(cluster, route, RouteNeeds())
+        assert route.latency_s == pytest.approx(shortest_s, rel=1e-9)
+
+
+def test_a_large_swarm_laid_out_by_pairs_and_by_neighbours_agrees() -> None:
+    cluster = some_cluster(Random(7), 400, 32, measured=0.03, placed=True)
+    latencies = {table.route(RouteNeeds()).latency_s for table in tables(cluster)}
+    assert max(latencies) == pytest.approx(min(latencies), rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cluster=clusters(), needs=any_needs, salt=st.integers(0, 5), data=st.data())
+def test_the_order_of_the_view_does_not_matter(
+    cluster: Cluster, needs: RouteNeeds, salt: int, data: st.DataObject
+) -> None:
+    shuffled = Cluster(
+        layers=LAYERS,
+        nodes=tuple(data.draw(st.permutations(cluster.nodes))),
+        activation_bytes=cluster.activation_bytes,
+        rtt_s=cluster.rtt_s,
+        client_rtt_s=cluster.client_rtt_s,
+        client_uplink_mbps=cluster.client_uplink_mbps,
+        defaults=cluster.defaults,
+    )
+    answers = []
+    for view in (cluster, shuffled):
+        try:
+            answers.append(str(find_route(view, needs=needs, salt=salt)))
+        except NoRouteError as error:
+            answers.append(error.message)
+    assert answers[0] == answers[1]
