@@ -19,7 +19,7 @@ def test_the_quick_form_prints_every_figure(
     monkeypatch.setattr(sys, "argv", ["benchmarks", "scheduling", "--quick", "--repeats", "1", "--json"])
     assert main() == 0
     figures = json.loads(capsys.readouterr().out)
-    for name in ("phase1_ms", "phase2_ms", "pipelines_share"):
+    for name in ("phase1_ms", "phase2_ms", "phase2_standbys_ms", "pipelines_share"):
         assert list(figures[name]) == ["4", "16", "64"]
         assert all(value > 0 for value in figures[name].values())
     assert set(figures["strategies"]["64"]) == set(STRATEGIES)

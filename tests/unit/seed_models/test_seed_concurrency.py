@@ -7,6 +7,11 @@ from fractions import Fraction
 import pytest
 from closed_queue import Chain, simulate
 
+from swarm.core.spans import Span
+from swarm.scheduling.cluster import Cluster, Defaults, Node
+from swarm.scheduling.knee import knee
+from swarm.scheduling.routing_types import RouteNeeds
+
 RTT_S = Fraction(38, 100)
 PUBLISHED = Chain(stages=5, service_s=RTT_S / 5)
 """The published table charges the whole round trip to the stages: a hop occupies its stage as compute does."""
@@ -38,10 +43,23 @@ def test_little_s_law_holds_exactly(sessions: int, hop_s: Fraction) -> None:
 def test_where_hops_hold_no_stage_the_knee_lies_at_traversal_times_rate() -> None:
     """DESIGN 7: ``C* = T·μ``, for equal unbatched stages ``p + R/t``; the published C = p is the case R = 0."""
     chain = Chain(stages=4, service_s=Fraction(1, 100), hop_s=Fraction(3, 100))
-    network_s = chain.stages * chain.hop_s
-    knee = chain.lone_s / chain.service_s
-    assert knee == chain.stages + network_s / chain.service_s == 16
     for sessions in (1, 4, 9, 16):
         assert simulate(chain, sessions).tokens_per_s == sessions / chain.lone_s
     for sessions in (16, 17, 24, 40):
         assert simulate(chain, sessions).tokens_per_s == 1 / chain.service_s
+    assert routing_knee(chain) == pytest.approx(16)
+    assert routing_knee(PUBLISHED) == pytest.approx(5)
+
+
+def routing_knee(chain: Chain) -> float:
+    """What routing takes for the knee of these stages: each hop is half a round trip, so are the way in and out."""
+    nodes = [
+        Node(id=f"n{index}", span=Span(index, index + 1), tau_s=float(chain.service_s)) for index in range(chain.stages)
+    ]
+    cluster = Cluster(
+        layers=chain.stages,
+        nodes=tuple(nodes),
+        activation_bytes=0,
+        defaults=Defaults(rtt_s=float(2 * chain.hop_s), client_rtt_s=float(chain.hop_s)),
+    )
+    return knee(cluster, [(node, 1) for node in nodes], RouteNeeds())
