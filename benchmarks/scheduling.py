@@ -4,7 +4,8 @@
 in four regions. Up to 1024 nodes every pair has a measured round trip; above, each node has measured 16 neighbours and
 the rest is a default by pair of regions. Phase 1 plans from the view, all in one territory; phase 2 routes over a table
 that is already built: ``phase2_ms`` is the chain alone, as the published routers answer, ``phase2_standbys_ms`` with a
-standby for each stage. No network, no model; every figure is a median over seeds.
+standby for each stage. ``cpu`` is the processor's time in the same runs, which a busy machine does not stretch. No
+network, no model; every figure is a median over seeds.
 
 Growth laws. Phase 1: n log n for the order, and k·d operations on L-bit numbers to fill k pipelines from d distinct
 capacities, so about n. Phase 2: L·n² for dense round trips (each layer looks at every pair once), L·(n·16 + regions²)
@@ -18,7 +19,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -38,6 +39,18 @@ ALL_PAIRS_UP_TO = 1024
 NEIGHBOURS = 16
 REGIONS = {"east": (0.0, 0.0), "west": (60.0, 0.0), "north": (0.0, 45.0), "south": (70.0, 60.0)}
 """Centres on the plane; a unit is a millisecond of round trip."""
+
+FIGURES = (
+    "phase1_ms",
+    "phase1_cpu_ms",
+    "pipelines_share",
+    "pipelines_share_least",
+    "phase2_ms",
+    "phase2_cpu_ms",
+    "phase2_standbys_ms",
+    "phase2_standbys_cpu_ms",
+    "strategies",
+)
 
 PUBLISHED = {
     "claimed": {"phase1_ms": {"256": 8.55}, "phase2_ms": {"256": 6.63}},
@@ -60,25 +73,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The figures by name, each by the number of nodes."""
     largest = 64 if options.quick else math.inf
     seeds = range(1 if options.quick else options.seeds)
-    figures: dict[str, dict[str, Any]] = {
-        "phase1_ms": {},
-        "pipelines_share": {},
-        "pipelines_share_least": {},
-        "phase2_ms": {},
-        "phase2_standbys_ms": {},
-        "strategies": {},
-    }
+    figures: dict[str, dict[str, Any]] = {name: {} for name in FIGURES}
+
+    def note(nodes: int, runs: Sequence[Mapping[str, float]]) -> None:
+        for name in runs[0]:
+            figures[name][str(nodes)] = statistics.median(run[name] for run in runs)
+        _say(f"{nodes} nodes: " + ", ".join(f"{name} {figures[name][str(nodes)]:.4g}" for name in runs[0]))
+
     for nodes in (count for count in PHASE1_NODES if count <= largest):
         runs = [_allocation(cluster_of(nodes, seed, regions=False), options.repeats) for seed in seeds]
-        figures["phase1_ms"][str(nodes)] = statistics.median(ms for ms, _ in runs)
-        figures["pipelines_share"][str(nodes)] = statistics.median(share for _, share in runs)
-        figures["pipelines_share_least"][str(nodes)] = min(share for _, share in runs)
-        _say(f"phase 1, {nodes} nodes: {figures['phase1_ms'][str(nodes)]:.2f} ms")
+        figures["pipelines_share_least"][str(nodes)] = min(run["pipelines_share"] for run in runs)
+        note(nodes, runs)
     for nodes in (count for count in PHASE2_NODES if count <= largest):
-        routes = [_routing(cluster_of(nodes, seed, regions=True), options.repeats) for seed in seeds]
-        figures["phase2_ms"][str(nodes)] = statistics.median(chain_ms for chain_ms, _ in routes)
-        figures["phase2_standbys_ms"][str(nodes)] = statistics.median(with_ms for _, with_ms in routes)
-        _say(f"phase 2, {nodes} nodes: {figures['phase2_ms'][str(nodes)]:.2f} ms")
+        note(nodes, [_routing(cluster_of(nodes, seed, regions=True), options.repeats) for seed in seeds])
     for nodes in (count for count in COMPARED_NODES if count <= largest):
         clusters = [cluster_of(nodes, seed, regions=False) for seed in seeds]
         figures["strategies"][str(nodes)] = {name: _strategy(name, clusters) for name in STRATEGIES}
@@ -142,19 +149,26 @@ def _round_trips(ids: list[str], places: list[tuple[float, float]], random: Rand
     return measured
 
 
-def _allocation(cluster: Cluster, repeats: int) -> tuple[float, float]:
-    """Milliseconds of a plan, and its pipelines as a share of ``floor(sum(c) / L)``."""
+def _allocation(cluster: Cluster, repeats: int) -> dict[str, float]:
+    """How long a plan takes, and its pipelines as a share of ``floor(sum(c) / L)``."""
     plan = allocate(cluster)
     possible = sum(node.capacity_layers for node in cluster.nodes) // cluster.layers
-    return _median_ms(partial(allocate, cluster), repeats), plan.k / possible
+    wall_ms, cpu_ms = _median_ms(partial(allocate, cluster), repeats)
+    return {"phase1_ms": wall_ms, "phase1_cpu_ms": cpu_ms, "pipelines_share": plan.k / possible}
 
 
-def _routing(cluster: Cluster, repeats: int) -> tuple[float, float]:
-    """Milliseconds of a route over a table that is already built: the chain alone, and with a standby a stage."""
+def _routing(cluster: Cluster, repeats: int) -> dict[str, float]:
+    """How long a route takes over a table that is already built: the chain alone, and with a standby a stage."""
     table, needs = RoutingTable.of(cluster), RouteNeeds()
     table.route(needs)
-    chain_alone = partial(table.route, needs, options=RouteOptions(standbys=False))
-    return _median_ms(chain_alone, repeats), _median_ms(partial(table.route, needs), repeats)
+    wall_ms, cpu_ms = _median_ms(partial(table.route, needs, options=RouteOptions(standbys=False)), repeats)
+    standbys_ms, standbys_cpu_ms = _median_ms(partial(table.route, needs), repeats)
+    return {
+        "phase2_ms": wall_ms,
+        "phase2_cpu_ms": cpu_ms,
+        "phase2_standbys_ms": standbys_ms,
+        "phase2_standbys_cpu_ms": standbys_cpu_ms,
+    }
 
 
 def _strategy(name: str, clusters: list[Cluster]) -> dict[str, float]:
@@ -165,7 +179,7 @@ def _strategy(name: str, clusters: list[Cluster]) -> dict[str, float]:
         for cluster, plan in zip(clusters, plans, strict=True)
     ]
     return {
-        "ms": statistics.median(_median_ms(partial(allocate, cluster, strategy=name), 1) for cluster in clusters),
+        "ms": statistics.median(_median_ms(partial(allocate, cluster, strategy=name), 1)[0] for cluster in clusters),
         "k": statistics.median(plan.k for plan in plans),
         "stages": statistics.median(plan.stages for plan in plans),
         "tokens_per_s": statistics.median(served),
@@ -173,13 +187,15 @@ def _strategy(name: str, clusters: list[Cluster]) -> dict[str, float]:
     }
 
 
-def _median_ms(run: Callable[[], object], repeats: int) -> float:
-    times = []
+def _median_ms(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Medians of the time that passed and of the processor time used, in milliseconds."""
+    wall, cpu = [], []
     for _ in range(repeats):
-        began_s = time.perf_counter()
+        began_s, cpu_began_s = time.perf_counter(), time.process_time()
         run()
-        times.append((time.perf_counter() - began_s) * 1e3)
-    return statistics.median(times)
+        wall.append((time.perf_counter() - began_s) * 1e3)
+        cpu.append((time.process_time() - cpu_began_s) * 1e3)
+    return statistics.median(wall), statistics.median(cpu)
 
 
 def _say(line: str) -> None:
