@@ -157,6 +157,7 @@ class HivemindDirectory:
 
     async def _find(self, ids: dict[Any, str]) -> dict[Any, Any]:
         found = await self._node.get_many_by_id(list(ids), sufficient_expiration_time=math.inf)
+        await asyncio.sleep(0)  # its callbacks run
         for key in ids:  # hivemind keeps an empty set for every key it was ever asked for
             if not self._node.pending_get_requests.get(key):
                 self._node.pending_get_requests.pop(key, None)

@@ -19,6 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: directory_nodes lies beside the tests
+
+from directory_nodes import create as create
+
 from swarm.client.blocking import SwarmModel
 from swarm.models import ModelFiles
 
@@ -34,7 +38,7 @@ _GUARD = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 @dataclass
 class Command:
-    """A process of ours: its standard output line by line as it comes, its standard error in a file."""
+    """A process of ours (a module or a script): standard output line by line as it comes, standard error in a file."""
 
     arguments: Sequence[str]
     errors: Path
@@ -44,7 +48,7 @@ class Command:
     def __post_init__(self) -> None:
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*_GUARD, sys.executable, "-m", *self.arguments],
+                [*_GUARD, sys.executable, *([] if self.arguments[0].endswith(".py") else ["-m"]), *self.arguments],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=QUIET,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -162,14 +166,23 @@ class Launcher:
     folder: Path
     started: list[Command] = field(default_factory=list)
 
-    def server(self, blocks: str, *options: str, join: str = "", key: str = "", model: str = "demo") -> ServerProcess:
+    def server(
+        self,
+        blocks: str,
+        *options: str,
+        join: str = "",
+        key: str = "",
+        model: str = "demo",
+        program: Sequence[str] = ("swarm.server",),
+    ) -> ServerProcess:
         """A server for ``blocks``; it joins through the address ``join``, or starts a swarm. Not READY yet.
 
-        ``key`` names the identity file in the launcher's folder; by default every server has its own.
+        ``key`` names the identity file in the launcher's folder; by default every server has its own. ``program`` is a
+        module or a script that takes the arguments of ``swarm.server`` after its own.
         """
         identity = self.folder / (key or f"{len(self.started)}.key")
         where = ["--initial-peers", join] if join else ["--new-swarm"]
-        arguments = ["swarm.server", "--model", model, "--blocks", blocks, "--json", "--identity", str(identity)]
+        arguments = [*program, "--model", model, "--blocks", blocks, "--json", "--identity", str(identity)]
         arguments += ["--host", "127.0.0.1", "--threads", "1", *where, *options]
         process = ServerProcess(arguments, self.folder / f"{len(self.started)}.err")
         self.started.append(process)

@@ -3,90 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from directory_nodes import MODEL, OTHER, Create, identities, measured, peers_seen, signed
 
 from swarm.core.announcement import Announcement, State
-from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, PeerUnreachableError
 from swarm.core.ids import ModelId
-from swarm.core.keys import Identity
-from swarm.core.numerics import Numerics
+from swarm.core.model_entry import ModelEntry
 from swarm.core.records import shard_key, sign_record
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.dht.hivemind_gate import RecordGate
 from swarm.dht.hivemind_import import DHTID, DHTLocalStorage, DHTRecord, MSGPackSerializer
 from swarm.dht.judge import Judge
+from swarm.dht.sharding import depth_for
 from swarm.runtime.clock import SystemClock
-from swarm.transport.addresses import join_peer
 from swarm.transport.libp2p import Libp2pTransport
 
-MODEL = ModelId.parse("demo@main#0123456789abcdef")
-OTHER = ModelId.parse("other@main#0123456789abcdef")
 PATIENCE_S = 20.0
-
-Node = tuple[Libp2pTransport, HivemindDirectory]
-Create = Callable[..., Awaitable[Node]]
-
-
-@pytest.fixture
-async def create() -> AsyncIterator[Create]:
-    made: list[Node] = []
-
-    async def make(*initial: Node, client_mode: bool = False) -> Node:
-        peers = [address_of(transport) for transport, _ in initial]
-        transport = await Libp2pTransport.create(None, initial_peers=peers)
-        try:
-            directory = await HivemindDirectory.create(transport.p2p, peers, SystemClock(), client_mode=client_mode)
-        except BaseException:
-            await transport.close()
-            raise
-        made.append((transport, directory))
-        return made[-1]
-
-    yield make
-    for transport, directory in made:
-        await directory.close()
-        await transport.close()
-
-
-def address_of(transport: Libp2pTransport) -> str:
-    return join_peer(transport.addresses[0], transport.peer_id)
-
-
-def signed(
-    identity: Identity,
-    *,
-    lifetime_s: float = 60.0,
-    model: ModelId = MODEL,
-    clock: Clock | None = None,
-    **fields: object,
-) -> tuple[bytes, Announcement]:
-    now_s = (clock or SystemClock()).wall_s()
-    announcement = Announcement(
-        model=str(model),
-        layer_count=30,
-        peer=identity.peer_id,
-        start=0,
-        end=10,
-        numerics=Numerics("float32"),
-        instance=1,
-        sequence=1,
-        started_s=now_s - 100,
-        expires_s=now_s + lifetime_s,
-        **fields,  # type: ignore[arg-type]
-    )
-    return sign_record(identity, announcement), announcement
-
-
-def identities(count: int) -> list[Identity]:
-    return sorted((Identity(os.urandom(32)) for _ in range(count)), key=lambda identity: identity.peer_id)
-
-
-async def peers_seen(directory: HivemindDirectory, model: ModelId = MODEL) -> list[str]:
-    return [listing.peer for listing in await directory.servers(model)]
 
 
 async def test_everybody_reads_what_everybody_announced(create: Create) -> None:
@@ -252,3 +186,76 @@ async def test_a_stranger_hides_nobody_by_what_it_stores(create: Create) -> None
     assert server.peer_id in await peers_seen(reader[1])
     await first[1].publish(*signed(server, lifetime_s=90))
     assert server.peer_id in await peers_seen(reader[1])
+
+
+async def test_a_killed_server_loses_its_metrics_and_then_itself_and_a_clean_exit_is_seen_at_once(
+    create: Create,
+) -> None:
+    first = await create()
+    reader = await create(first, client_mode=True)
+    killed, leaving = identities(2)
+    for identity in (killed, leaving):
+        await first[1].publish(*signed(identity, lifetime_s=60))
+        await first[1].publish(*measured(identity, lifetime_s=2))
+    found = await reader[1].servers(MODEL)
+    assert [listing.metrics is not None for listing in found] == [True, True]
+    await first[1].publish(*signed(leaving, lifetime_s=61, sequence=2, state=State.OFFLINE))
+    assert await peers_seen(reader[1]) == [killed.peer_id]
+    async with asyncio.timeout(PATIENCE_S):
+        while (await reader[1].servers(MODEL))[0].metrics is not None:  # noqa: ASYNC110  # hivemind reads the machine's clock
+            await asyncio.sleep(0.05)
+
+
+async def test_a_hundred_servers_stand_under_several_keys_and_are_all_read(create: Create) -> None:
+    first = await create()
+    second = await create(first)
+    servers = identities(100)
+    depth = depth_for(len(servers))
+    for number, identity in enumerate(servers):
+        at = depth - number % 2  # some have not heard yet of how many they are
+        await first[1].publish(*signed(identity, shard_depth=at))
+        await first[1].publish(*measured(identity, shard_depth=at, lifetime_s=60))
+    found = await second[1].servers(MODEL)
+    assert [listing.peer for listing in found] == [identity.peer_id for identity in servers]
+    assert all(listing.metrics is not None for listing in found)
+    assert await second[1].shard_depth(MODEL) == depth == 2
+    one = await second[1].server(MODEL, servers[7].peer_id)
+    assert one == found[7]
+    assert await second[1].server(MODEL, first[0].peer_id) is None
+    assert second[1].dropped == 0
+    assert not second[1]._node.pending_get_requests  # hivemind would keep every key that was ever asked for
+
+
+async def test_the_model_index_tells_every_model_once(create: Create) -> None:
+    first = await create()
+    second = await create(first, client_mode=True)
+    assert await second[1].models() == []
+    told = []
+    for identity, model in zip(identities(3), (MODEL, OTHER, MODEL), strict=True):
+        entry = ModelEntry(
+            model=str(model),
+            peer=identity.peer_id,
+            instance=1,
+            sequence=1,
+            expires_s=SystemClock().wall_s() + 60,
+            layer_count=30,
+        )
+        await first[1].publish(sign_record(identity, entry), entry)
+        told.append(entry)
+    assert await second[1].entries() == told
+    assert [(entry.model, entry.layer_count) for entry in await second[1].models()] == [
+        (str(MODEL), 30),
+        (str(OTHER), 30),
+    ]
+
+
+async def test_a_writer_goes_on_when_the_nodes_it_knew_are_gone(create: Create) -> None:
+    first = await create()
+    other = await create(first)
+    writer = await create(first, other, client_mode=True)
+    (identity,) = identities(1)
+    await writer[1].publish(*signed(identity))
+    await first[1].close()
+    await first[0].close()
+    await writer[1].publish(*signed(identity, lifetime_s=70, sequence=2))
+    assert await peers_seen(other[1]) == [identity.peer_id]
