@@ -8,8 +8,8 @@ standby for each stage. ``cpu`` is the processor's time in the same runs, which 
 network, no model; every figure is a median over seeds.
 
 Growth laws. Phase 1: n log n for the order, and k·d operations on L-bit numbers to fill k pipelines from d distinct
-capacities, so about n. Phase 2: L·n² for dense round trips (each layer looks at every pair once), L·(n·16 + regions²)
-with measured neighbours and region defaults.
+capacities, so about n. Phase 2: L·h² at worst for h holders of a layer (each looks at every pair once); where a bound
+from the regions' least round trips rules most pairs out, about L·(regions·n + measured pairs that beat them).
 """
 
 from __future__ import annotations
