@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.core.announcement import Announcement, Reach, State
+from swarm.core.announcement import Announcement, Coordinate, Intent, Reach, State
 from swarm.core.errors import BadRecordError, BadSignatureError, ConfigError, PeerError
 from swarm.core.keys import RECORD_DOMAIN, Identity
-from swarm.core.limits import MAX_ADDRESSES, MAX_LAYERS, MAX_RECORD_BYTES, MAX_RECORD_LIFETIME_S, PROTOCOL_MAJOR
+from swarm.core.limits import (
+    MAX_ADDRESSES,
+    MAX_LAYERS,
+    MAX_RECORD_BYTES,
+    MAX_RECORD_LIFETIME_S,
+    MAX_SHARD_DEPTH,
+    PROTOCOL_MAJOR,
+)
 from swarm.core.numerics import Numerics
 from swarm.core.records import CLOCK_SKEW_S, SignedRecord, read_announcement, sign_record
 
@@ -63,6 +70,18 @@ good = st.builds(
     kv_tokens=st.integers(0, 10**9),
     context_tokens=st.integers(0, 10**6),
     memory_bytes=st.integers(0, 2**53),
+    capacity_layers=st.integers(0, MAX_LAYERS),
+    power_layers_per_s=st.floats(0, 1e12),
+    region=names,
+    intent=st.one_of(
+        st.none(),
+        st.builds(Intent, st.integers(0, 14), st.integers(15, 30), st.floats(0, NOW_S + 60)),
+    ),
+    coordinate=st.one_of(
+        st.none(),
+        st.builds(Coordinate, st.floats(-3600, 3600), st.floats(-3600, 3600), st.floats(0, 3600), st.floats(0, 3600)),
+    ),
+    shard_depth=st.integers(0, MAX_SHARD_DEPTH),
     software=names,
     public_name=names,
     instance=st.integers(0, 2**63 - 1),
@@ -137,6 +156,30 @@ ABSURD: list[tuple[dict[str, Any], str]] = [
     ({"public_name": "n" * 65}, "public_name"),
     ({"public_name": "a\nb"}, "unprintable"),
     ({"software": "\u202e"}, "unprintable"),
+    ({"region": "a\nb"}, "unprintable"),
+    ({"region": "r" * 65}, "region"),
+    ({"power_layers_per_s": math.nan}, "power_layers_per_s"),
+    ({"power_layers_per_s": -1.0}, "power_layers_per_s"),
+    ({"power_layers_per_s": math.inf}, "power_layers_per_s"),
+    ({"capacity_layers": -1}, "capacity_layers"),
+    ({"capacity_layers": MAX_LAYERS + 1}, "capacity_layers"),
+    ({"intent": [20, 31, NOW_S]}, "impossible span"),
+    ({"intent": [5, 5, NOW_S]}, "impossible span"),
+    ({"intent": [9, 5, NOW_S]}, "impossible span"),
+    ({"intent": [0, 5, math.nan]}, "impossible span"),
+    ({"intent": [0, 5, math.inf]}, "impossible span"),
+    ({"intent": [0, 5, -1.0]}, "impossible span"),
+    ({"intent": [-1, 5, NOW_S]}, "intent"),
+    ({"intent": [0, 5]}, "intent"),
+    ({"coordinate": [math.nan, 0.0, 0.0, 1.0]}, "x_s"),
+    ({"coordinate": [0.0, -math.inf, 0.0, 1.0]}, "y_s"),
+    ({"coordinate": [0.0, 0.0, -0.001, 1.0]}, "height_s"),
+    ({"coordinate": [0.0, 0.0, 0.0, math.nan]}, "error"),
+    ({"coordinate": [4000.0, 0.0, 0.0, 1.0]}, "x_s"),
+    ({"coordinate": [0.0, 0.0]}, "coordinate"),
+    ({"shard_depth": -1}, "shard_depth"),
+    ({"shard_depth": 17}, "shard_depth"),
+    ({"kind": "weather"}, "weather"),
 ]
 
 
