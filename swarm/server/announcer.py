@@ -86,7 +86,9 @@ class Announcer:
 
     async def publish(self, **changes: object) -> Announcement:
         """Sign and store the announcement with ``changes``; it lives ``announce_lifetime_s`` (large swarms: longer)."""
-        depth = await self.directory.shard_depth(ModelId.parse(self._base.model))
+        depth = self._base.shard_depth
+        if changes.get("state") is not State.OFFLINE:  # the last word stands where the one before does
+            depth = await self.directory.shard_depth(ModelId.parse(self._base.model))
         self._base = msgspec.structs.replace(self._base, shard_depth=depth, **changes)
         record = self.signed()
         self._stored_until_s = self._base.expires_s
