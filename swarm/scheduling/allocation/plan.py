@@ -27,7 +27,7 @@ class Plan:
 
     ``score`` is the value of ``score_name`` (DESIGN 7); ``scores`` holds both. ``replicas`` are left-over nodes put
     to the layers with the least throughput, ``unused`` those that hold nothing. ``gap`` says in words how far
-    ``k`` may be from the best possible ("" if it is proven the best).
+    ``k`` may be from the best possible ("" if it is proven the best: by its score, or because no plan has more).
     """
 
     pipelines: tuple[tuple[Share, ...], ...]
@@ -78,8 +78,11 @@ def check_plan(plan: Plan, cluster: Cluster) -> None:
             raise ConfigError(f"pipeline {index} ends at layer {reached} of {cluster.layers}")
     shares = [*(share for pipeline in plan.pipelines for share in pipeline), *plan.replicas]
     for share in shares:
+        if share.id not in capacity:
+            raise ConfigError(f"there is no node {share.id}")
         if len(share.span) > capacity[share.id]:
             raise ConfigError(f"node {share.id} holds {len(share.span)} layers and has room for {capacity[share.id]}")
+        share.span.within(cluster.layers)
     places = sorted([*(share.id for share in shares), *plan.unused])
     if places != sorted(capacity):
         raise ConfigError("some node stands in two places, or in none")

@@ -16,13 +16,13 @@ from swarm.scheduling.cluster import Cluster, Node
 def layer_rates(nodes: Iterable[Node], layers: int) -> npt.NDArray[np.float64]:
     """Tokens per second that each layer can serve, shape ``[layers]``: the sum over its holders of power / span.
 
-    Nodes without a span, and those that are draining or offline, add nothing. A server's power is that of one unbatched
-    session, so with batching this is a lower bound. O(nodes + layers).
+    Only nodes that are online and have a span count. A server's power is that of one unbatched session, so with
+    batching this is a lower bound. The same figures to the last bit whatever the nodes' order. O(n log n + layers).
     """
     steps = np.zeros(layers + 1)
     counts = np.zeros(layers + 1, dtype=np.int64)
-    for node in nodes:
-        if node.span is None or node.state in (State.DRAINING, State.OFFLINE):
+    for node in sorted(nodes, key=lambda node: node.id):
+        if node.span is None or node.state is not State.ONLINE:
             continue
         start, end = min(node.span.start, layers), min(node.span.end, layers)
         rate = node.power / len(node.span)
@@ -41,7 +41,10 @@ def swarm_tokens_per_s(nodes: Iterable[Node], layers: int) -> float:
 
 
 def with_spans(cluster: Cluster, plan: Plan) -> tuple[Node, ...]:
-    """The cluster's nodes as they will be once ``plan`` is carried out: for the two functions above."""
+    """The cluster's nodes as they will be once ``plan`` is carried out, newcomers online: for the functions above."""
     shares = [*(share for pipeline in plan.pipelines for share in pipeline), *plan.replicas]
     spans = {share.id: share.span for share in shares}
-    return tuple(replace(node, span=spans.get(node.id)) for node in cluster.nodes)
+    return tuple(
+        replace(node, span=spans[node.id], state=State.ONLINE) if node.id in spans else replace(node, span=None)
+        for node in cluster.nodes
+    )

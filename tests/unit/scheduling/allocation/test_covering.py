@@ -69,7 +69,7 @@ def test_the_exact_cover_takes_the_fewest_servers_of_any_set(case: tuple[tuple[i
         check_groups(groups, capacities, layers)
 
 
-@given(bins(largest=EXACT_UP_TO - 2))
+@given(bins(largest=EXACT_UP_TO))
 @settings(deadline=None)
 def test_bounds_hold_and_the_heuristic_keeps_within_them(case: tuple[tuple[int, ...], int]) -> None:
     capacities, layers = case

@@ -131,6 +131,7 @@ def test_rates_add_up_over_holders_and_the_weakest_layer_counts() -> None:
         Node(id="b", span=Span(1, 4), power=6.0),
         Node(id="c", span=Span(0, 4), power=100.0, state=State.DRAINING),
         Node(id="d", power=100.0),
+        Node(id="f", span=Span(0, 4), power=100.0, state=State.JOINING),
         Node(id="e", span=Span(3, 9), power=6.0),  # of a larger model: the part beyond this one is cut off
     ]
     assert layer_rates(nodes, 4).tolist() == [5.0, 7.0, 2.0, 3.0]
