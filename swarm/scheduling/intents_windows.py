@@ -121,7 +121,9 @@ class _Windows:
 
 def _summed(values: npt.NDArray[Any]) -> Rates:
     """Sums of the values before each index, along the last axis: one longer than ``values``."""
-    return np.pad(np.cumsum(values, axis=-1, dtype=float), [(0, 0)] * (values.ndim - 1) + [(1, 0)])
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
+    return sums
 
 
 def _worse(a: tuple[int, float, float], b: tuple[int, float, float]) -> bool:
