@@ -15,6 +15,7 @@ from swarm.core.errors import GenerationInterruptedError, PeerError, PeerLostErr
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
+from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
 from swarm.transport.pulse import PulseKeeper
@@ -163,6 +164,7 @@ class FakeServer:
     swarm: Swarm
     span: str
     numerics: Numerics = field(default_factory=lambda: Numerics("float32"))
+    speed: SpanSpeed = UNMEASURED
     opens: list[Open] = field(default_factory=list)
     controls: list[FrameStream] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -188,7 +190,7 @@ class FakeServer:
             state=State.ONLINE,
             expires_s=swarm.clock.wall_s() + 500.0,
         )
-        self.record = await swarm.enlist(self.identity, announcement)
+        self.record = await swarm.enlist(self.identity, announcement, speed=self.speed)
         return self
 
     @property

@@ -175,11 +175,16 @@ class Engines:
 
 
 class Recorder:
-    """A ``SpanEngine`` that notes how many rows each work had, and may be held up, fail or compute nonsense."""
+    """A ``SpanEngine`` that notes how many rows each work had, and may be held up, fail or compute nonsense.
 
-    def __init__(self, engine: SpanEngine, rows: list[int]) -> None:
+    A forward takes ``takes_s`` of virtual time.
+    """
+
+    def __init__(self, engine: SpanEngine, rows: list[int], takes_s: float = 0.0) -> None:
         self._engine = engine
         self._rows = rows
+        self._loop: Any = asyncio.get_running_loop()
+        self.takes_s = takes_s
         self.before: Callable[[], None] | None = None
         self.after: Callable[[list[Output]], None] | None = None
 
@@ -187,6 +192,8 @@ class Recorder:
         if self.before is not None:
             self.before()
         outputs = self._engine.run(batch)
+        if self.takes_s:
+            self._loop.now_s += self.takes_s  # nobody else moves it while a thread is at work
         if self.after is not None:
             self.after(outputs)
         self._rows.extend(work.rows for work in batch)
@@ -244,7 +251,8 @@ class Swarm:
     ) -> list[Node]:
         """Start one server per span, announced and ready.
 
-        ``ends``: hold embeddings and head where the span allows. ``speed`` is what it says of itself.
+        ``ends``: hold embeddings and head where the span allows. With a ``speed`` a forward takes that much virtual
+        time, and the server knows.
         """
         started = []
         for text in spans or SPANS:
@@ -262,7 +270,8 @@ class Swarm:
         directory = MemoryDirectory(self.store)
         base = self.announcement(transport, engine, name)
         rows: list[int] = []
-        recorder: Any = Recorder(engine, rows)
+        takes_s = 0.0 if speed is UNMEASURED else speed.fixed_s + len(engine.info.span) * speed.tau_s
+        recorder: Any = Recorder(engine, rows, takes_s)
         announcer = Announcer(directory, identity, self.clock, base, config)
         server = Server(ServerParts(transport, recorder, announcer, self.clock, speed), config)
         await server.start()
@@ -276,7 +285,7 @@ class Swarm:
         first = first_announcement(self.files.model_id, engine, transport, now_s, instance=1, public_name=name)
         return msgspec.structs.replace(first, **changes)
 
-    async def enlist(self, identity: Identity, announcement: Announcement) -> bytes:
+    async def enlist(self, identity: Identity, announcement: Announcement, *, speed: SpanSpeed = UNMEASURED) -> bytes:
         """Publish a hand-made announcement, and from now on idle metrics beside it; the announcement's signed bytes."""
         directory, record = MemoryDirectory(self.store), sign_record(identity, announcement)
         await directory.publish(record, announcement)
@@ -290,8 +299,8 @@ class Swarm:
                     instance=announcement.instance,
                     sequence=sequence,
                     expires_s=self.clock.wall_s() + METRICS_LIFETIME_S,
-                    tau_s=UNMEASURED.tau_s,
-                    fixed_s=UNMEASURED.fixed_s,
+                    tau_s=speed.tau_s,
+                    fixed_s=speed.fixed_s,
                     kv_free_tokens=announcement.kv_tokens,
                 )
                 await directory.publish(sign_record(identity, metrics), metrics)
