@@ -12,7 +12,7 @@ from swarm.core.errors import ConfigError, NoRouteError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.scheduling.cluster import Cluster, Node
-from swarm.scheduling.routing import Route, RouteNeeds, find_route, price
+from swarm.scheduling.routing import Route, RouteNeeds, RouteOptions, find_route, price
 
 EXAMPLES = """\
 examples:
@@ -23,10 +23,13 @@ examples:
 The objective, in seconds a token: half of the client's round trip to the first server; for each server its fixed time
 and its layers' times; for each hop half of the round trip and 8 * activation_bytes / uplink of the sender; 8 *
 activation_bytes / uplink of the last server and half of its round trip to the client. The chain is the best there is;
-where the file gives session counts, the chain with the fewest sessions among those within 5 % of the best.
+where the file gives session counts, the one with the fewest sessions among those within 5 % of the best. With
+--as-client a chain whose sessions already fill it also gives way, as clients do so that they do not all crowd together.
 Exit code: 0, or 1 if there is no chain (the reason is printed).
 """
 
+ALWAYS_NEAR = RouteOptions(rounds=0)
+"""No chain gives way to one that is more than 5 % slower."""
 Term = tuple[str, float]
 """A part of the objective in words, and its seconds."""
 
@@ -40,13 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--numerics", default="same", metavar="CLASS",
         help='"same" (default): one class for the whole chain; "any": they may mix; or a class like bfloat16+int8',
     )  # fmt: skip
+    parser.add_argument("--as-client", action="store_true", help="pass over chains that are full, as clients do")
 
 
 def run(options: argparse.Namespace) -> int:
     cluster = load_cluster(options.cluster)
     needs = _needs(options)
     try:
-        route = find_route(cluster, needs=needs)
+        route = find_route(cluster, needs=needs, options=RouteOptions() if options.as_client else ALWAYS_NEAR)
     except NoRouteError as error:
         if options.json:
             print(json.dumps({"chain": [], "latency_s": None, "standby": [], "reason": error.message}))

@@ -16,10 +16,12 @@ from swarm.scheduling.cluster import Cluster, Node
 EXACT_NODES = 16
 """Up to so many stages the best order is exact."""
 MAX_RING_NODES = 2048
-MAX_PLACES = 1024
-"""Places that ``place_gateway`` considers; of more, those in the rings and then the lowest ids."""
-CLOSE_PLACES = 32
-"""Of those, so many are tried on a ring too long for an exact answer: the nearest ones."""
+MAX_PLACES = 256
+"""Up to so many nodes ``place_gateway`` looks at every one; of more, at the ``CLOSE_PLACES`` nearest to the rings."""
+CLOSE_PLACES = 64
+"""Also so many are tried on a ring too long for an exact answer."""
+SAMPLE_NODES = 64
+"""So many nodes of the rings say how near a place is to them."""
 GAIN = 1e-9
 """A 2-opt move must save this share of the loop, or rounding could make it go round for ever."""
 
@@ -208,8 +210,8 @@ def place_gateway(cluster: Cluster, rings: Sequence[Sequence[Node]]) -> Gateway:
     """The place with the least mean loop over ``rings``: beside one of the cluster's nodes, or where the client is.
 
     Exact for rings of up to ``EXACT_NODES`` nodes and clusters of up to ``MAX_PLACES``: a ring of n costs O(2^n n^3)
-    once (1.3 s at 16), a place O(n^2). Longer rings are ordered as ``best_loop`` does, from the nearest
-    ``CLOSE_PLACES`` only. Ties go to the client's own place, then to the lower id.
+    once (1.3 s at 16), a place O(n^2). In larger clusters, and for longer rings (ordered as ``best_loop`` does), only
+    the ``CLOSE_PLACES`` nearest places are tried. Ties go to the client's own place, then to the lower id.
 
     It says what a *token* saves: a person farther from the gateway than from the swarm waits the extra way once an
     answer, not once a token. Wrong where a ring's stages may not change their order, where sessions do not spread
@@ -243,9 +245,14 @@ def _links(cluster: Cluster, nodes: Sequence[Node], loop: Loop, depot: Node | No
 
 
 def _places(cluster: Cluster, rings: Sequence[Sequence[Node]]) -> list[Node | None]:
-    inside = {node.id for nodes in rings for node in nodes}
-    ranked = sorted(cluster.nodes, key=lambda node: (node.id not in inside, node.id))
-    return [None, *sorted(ranked[:MAX_PLACES], key=lambda node: node.id)]
+    """Nobody, which is the client's own place, and nodes in order of id."""
+    places = sorted(cluster.nodes, key=lambda node: node.id)
+    if len(places) > MAX_PLACES:
+        inside = sorted({node.id: node for nodes in rings for node in nodes}.items())
+        sample = [node for _, node in inside[:: -(-len(inside) // SAMPLE_NODES)]]
+        away = {place.id: float(_away(cluster, place, sample).sum()) for place in places}
+        places = sorted(sorted(places, key=lambda node: away[node.id])[:CLOSE_PLACES], key=lambda node: node.id)
+    return [None, *places]
 
 
 def _loops_from(cluster: Cluster, nodes: Sequence[Node], places: Sequence[Node | None]) -> Costs:

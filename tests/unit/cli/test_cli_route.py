@@ -139,6 +139,21 @@ def test_a_span_is_entered_in_its_middle(routed: Run) -> None:
     assert printed(found) == [("x", 0, 40), ("y", 40, 64)]
 
 
+def test_sessions_decide_within_five_percent_and_nowhere_else(routed: Run) -> None:
+    def choice(tau_s: float, *options: str, **changes: Any) -> str:
+        quick = {"id": "quick", "span": [0, 64], "tau_s": 0.01, **changes}
+        other = {"id": "other", "span": [0, 64], "tau_s": tau_s}
+        _, found = routed({"layers": 64, "nodes": [quick, other], "client_rtt_s": {"quick": 0, "other": 0}}, *options)
+        return str(found["chain"][0]["id"])
+
+    assert choice(0.0102) == "quick"
+    assert choice(0.0102, sessions=3) == "other"
+    assert choice(0.0102, state="draining") == "other"
+    assert choice(0.012, sessions=30) == "quick"
+    assert choice(0.012, "--as-client", sessions=30) == "other"
+    assert choice(0.012, "--as-client") == "quick"
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "reason"),
     [

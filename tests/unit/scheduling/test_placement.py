@@ -199,3 +199,13 @@ def test_without_a_pipeline_there_is_no_place() -> None:
         place_gateway(cluster, [])
     with pytest.raises(ConfigError, match="no pipeline"):
         place_gateway(cluster, [[]])
+
+
+def test_in_a_large_cluster_the_hub_is_found() -> None:
+    nodes = [Node(id=f"n{index:03}", uplink_mbps=10.0) for index in range(400)]
+    hub = Node(id="zz")
+    rtt_s = {"zz": {node.id: 0.001 for node in nodes}}
+    cluster = Cluster(layers=80, nodes=(hub, *nodes), rtt_s=rtt_s)
+    gateway = place_gateway(cluster, [nodes[start : start + 4] for start in range(0, 80, 4)])
+    assert gateway.node == hub
+    assert gateway.saves_s == pytest.approx(Defaults().client_rtt_s - 0.001)
