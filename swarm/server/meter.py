@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swarm.core.record_base import MAX_RATE, MAX_SECONDS
 from swarm.engine.speed import UNMEASURED, SpanSpeed
 
 WEIGHT = 0.2
@@ -22,8 +23,8 @@ IDLE_AFTER_S = 3.0
 """Without a decode step for so long the server counts as idle, whoever still has a session open."""
 SUSPICIOUS = 1.25
 """Forwards of one session that take so many times the idle value put that value in doubt."""
-MAX_S = 3600.0
-"""No figure is above this; a record or an ACCEPT with more would be refused."""
+MAX_S = MAX_SECONDS
+"""No time is above this; a record or an ACCEPT with more would be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Meter:
     @property
     def prefill_tokens_per_s(self) -> float:
         """The probe's, corrected in the same way."""
-        return self._speed.prefill_tokens_per_s / max(self._idle_factor, 1e-9)
+        return min(self._speed.prefill_tokens_per_s / max(self._idle_factor, 1e-9), MAX_RATE)
 
     @property
     def doubtful(self) -> bool:

@@ -88,11 +88,11 @@ class MetricsReporter:
     async def _until_due(self) -> None:
         while True:
             self._wake.clear()
-            due_s = self._rhythm.due_s(self._source.metrics(), self._announcer.servers)
-            left_s = due_s - self._clock.monotonic_s()
+            metrics = self._source.metrics()
+            left_s = self._rhythm.due_s(metrics, self._announcer.servers) - self._clock.monotonic_s()
             if left_s <= 0:
                 return
-            await within(self._clock, min(left_s, self._rhythm.look_s()), self._wake.wait)
+            await within(self._clock, min(left_s, self._rhythm.look_s(metrics)), self._wake.wait)
 
 
 async def within(clock: Clock, seconds: float, wake: Callable[[], Awaitable[object]]) -> None:

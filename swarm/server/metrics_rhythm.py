@@ -40,15 +40,15 @@ class Rhythm:
             return self._said_s
         if self._urgent:
             base_s = config.metrics_gap_s
-        elif not metrics.sessions and not metrics.queued_steps:
+        elif idle(metrics):
             base_s = config.metrics_idle_s
         else:
             base_s = config.metrics_busy_s if differ(_figures(said), _figures(metrics)) else config.metrics_steady_s
         return self._said_s + metrics_interval_s(servers, base_s)
 
-    def look_s(self) -> float:
-        """How long figures may go unlooked at."""
-        return self._config.metrics_busy_s
+    def look_s(self, metrics: Metrics) -> float:
+        """How long figures may go unlooked at: idle, nothing but a session changes them, and that is told."""
+        return self._config.metrics_idle_s if idle(metrics) else self._config.metrics_busy_s
 
     def lifetime_s(self, servers: int) -> float:
         """How long a record lives: some idle intervals, so that one write may fail."""
@@ -61,6 +61,11 @@ class Rhythm:
     def failed(self, now_s: float) -> None:
         """They did not arrive."""
         self._said, self._said_s = None, now_s + RETRY_S
+
+
+def idle(metrics: Metrics) -> bool:
+    """True if the server has nothing to do."""
+    return not metrics.sessions and not metrics.queued_steps
 
 
 def differ(before: Iterable[float], after: Iterable[float]) -> bool:
