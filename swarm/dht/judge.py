@@ -10,6 +10,8 @@ from swarm.core.record_base import Record
 from swarm.core.records import CLOCK_SKEW_S, AnyRecord, key_of, read_record
 from swarm.dht.merge import Kind
 
+FORGET_EVERY_S = 30.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -22,6 +24,7 @@ class Judge:
     def __init__(self, remembered_bytes: int) -> None:
         self._limit = remembered_bytes
         self._bytes = 0
+        self._forgot_s = -FORGET_EVERY_S
         self._known: OrderedDict[tuple[str, bytes], tuple[AnyRecord, str]] = OrderedDict()
         self.dropped: Counter[str] = Counter()
 
@@ -43,7 +46,9 @@ class Judge:
 
     def admit(self, kind: type[Kind], key: str, peer: str, value: bytes, *, now_s: float) -> Kind | None:
         """What a reader makes of ``value`` found under ``key`` and subkey ``peer``; None, counted, if it does not
-        count: bad or expired in itself, of another kind, or not what may stand there."""
+        count: bad or expired in itself, of another kind, or not what may stand there. ``now_s`` is this node's own."""
+        if abs(now_s - self._forgot_s) >= FORGET_EVERY_S:
+            self._forget_expired(now_s)
         try:
             record, home = self.read(peer, value, now_s=now_s)
             if home != key or not isinstance(record, kind):
@@ -60,6 +65,12 @@ class Judge:
         except PeerError:
             return 0.0
         return record.LIFETIME_S
+
+    def _forget_expired(self, now_s: float) -> None:
+        self._forgot_s = now_s
+        for peer, value in [known for known, (record, _) in self._known.items() if record.expires_s <= now_s]:
+            del self._known[peer, value]
+            self._bytes -= len(value)
 
     def drop(self, error: PeerError) -> None:
         """Count and note one entry that did not pass."""

@@ -14,7 +14,7 @@ from typing import Any
 from swarm.core.clock import Clock
 from swarm.core.records import CLOCK_SKEW_S
 from swarm.dht.hivemind_import import DHTLocalStorage, DictionaryDHTValue, TimedStorage
-from swarm.dht.limits import MAX_KEY_BYTES, MAX_SUBKEYS
+from swarm.dht.limits import MAX_ANSWERED_SUBKEYS, MAX_KEY_BYTES, MAX_SUBKEYS
 
 MAX_KEYS = 4096
 """Keys of one node, those of its own records apart."""
@@ -123,8 +123,15 @@ def bound(
     protocol: Any, clock: Clock, longest_s: Callable[[Any, bytes, float], float], *, max_bytes: int
 ) -> BoundedStorage:
     """Give a node's protocol bounded storage, and none for what strangers call cached: nobody here caches, and a
-    cached value with a later expiry would be answered in place of all that is stored."""
+    cached value with a later expiry would be answered in place of all that is stored. And let it refuse dictionaries
+    larger than any node holds before it checks thousands of signatures."""
     storage = BoundedStorage(clock, longest_s, max_bytes=max_bytes)
     protocol.storage = storage
     protocol.cache = BoundedStorage(clock, longest_s, max_bytes=0, max_keys=0)
+    judge_entries = protocol._validate_dictionary
+
+    def judge_dictionary(key: bytes, dictionary: Any) -> bool:
+        return len(dictionary.data) <= MAX_ANSWERED_SUBKEYS and bool(judge_entries(key, dictionary))
+
+    protocol._validate_dictionary = judge_dictionary
     return storage

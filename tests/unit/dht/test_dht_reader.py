@@ -157,6 +157,19 @@ def test_a_signature_is_checked_once_and_memory_is_bounded() -> None:
         judge.read(identities[0].peer_id, values[0], now_s=NOW_S - 1000)
 
 
+def test_what_has_expired_is_forgotten() -> None:
+    judge = Judge(2**20)
+    key = key_of(announcement(Identity(bytes(32))))
+    for n in range(20):
+        identity = Identity(n.to_bytes(32, "big"))
+        record = announcement(identity, expires_s=NOW_S + 10 + 10 * n)
+        admitted = judge.admit(Announcement, key, identity.peer_id, sign_record(identity, record), now_s=NOW_S + 1)
+        assert admitted == record
+    assert judge.admit(Announcement, key, "nobody", b"garbage", now_s=NOW_S + 100) is None
+    assert len(judge._known) == 10
+    assert sum(len(value) for _, value in judge._known) == judge._bytes
+
+
 def test_a_judge_says_how_long_each_kind_may_live() -> None:
     judge, identity = Judge(2**20), Identity(bytes(32))
     metrics = Metrics(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from swarm.core.limits import MAX_RECORD_BYTES
 from swarm.core.records import CLOCK_SKEW_S
-from swarm.dht.limits import MAX_KEY_BYTES, MAX_SUBKEYS
-from swarm.dht.storage import LEAST_CHARGE_BYTES, BoundedStorage
+from swarm.dht.hivemind_import import DictionaryDHTValue
+from swarm.dht.limits import MAX_ANSWERED_SUBKEYS, MAX_KEY_BYTES, MAX_SUBKEYS
+from swarm.dht.storage import LEAST_CHARGE_BYTES, BoundedStorage, bound
 from swarm.runtime.clock import SystemClock
 
 RECORD = b"r" * MAX_RECORD_BYTES
@@ -112,3 +115,22 @@ def test_nothing_lives_longer_than_its_kind_may_and_plain_values_are_never_held(
     assert storage.store_subkey("key", "server", b"r", now_s + LONGEST_S)
     assert not storage.store("key", b"wipe", now_s + LONGEST_S + 1)
     assert not make(max_keys=0)[0].store_subkey("key", "server", b"r", now_s + 60)
+
+
+def test_an_answer_larger_than_any_node_holds_is_refused_before_a_signature_is_checked() -> None:
+    judged: list[object] = []
+
+    def judge(_: bytes, dictionary: object) -> bool:
+        judged.append(dictionary)
+        return True
+
+    protocol = SimpleNamespace(_validate_dictionary=judge)
+    storage = bound(protocol, SystemClock(), lambda *_: LONGEST_S, max_bytes=2**20)
+    assert protocol.storage is storage
+    crowd = DictionaryDHTValue()
+    for n in range(MAX_ANSWERED_SUBKEYS):
+        crowd.store(f"server {n}", b"r", SystemClock().wall_s() + 60)
+    assert protocol._validate_dictionary(b"key", crowd)
+    crowd.store("one more", b"r", SystemClock().wall_s() + 60)
+    assert not protocol._validate_dictionary(b"key", crowd)
+    assert judged == [crowd]
