@@ -14,7 +14,7 @@ from swarm.core.errors import ConfigError
 from swarm.core.numerics import DTYPE_BYTES, Numerics
 from swarm.scheduling.cluster import Cluster, Node
 from swarm.scheduling.reasons import Verdict, has_embeddings, has_head
-from swarm.scheduling.routing_layers import BLOCK_CELLS, Layer, lay_out
+from swarm.scheduling.routing_layers import BLOCK_CELLS, Layout, lay_out
 from swarm.scheduling.routing_links import DENSE_NODES, WORST_S, Bools, Floats, Ints, Links, links_of
 from swarm.scheduling.routing_price import upload_s
 from swarm.scheduling.routing_search import Costs
@@ -35,7 +35,7 @@ class Arrays:
     nodes: tuple[Node, ...]
     number: Mapping[str, int]
     links: Links
-    layers: tuple[Layer, ...]
+    layout: Layout
     starts: Ints
     ends: Ints
     tau_s: Floats
@@ -72,7 +72,7 @@ class Arrays:
             nodes=nodes,
             number={node.id: index for index, node in enumerate(nodes)},
             links=links,
-            layers=tuple(lay_out(starts, ends, cluster.layers, links, block_cells)),
+            layout=lay_out(starts, ends, cluster.layers, links, block_cells),
             starts=starts,
             ends=np.minimum(ends, cluster.layers),
             tau_s=times([node.tau_s for node in nodes]),

@@ -42,7 +42,7 @@ class Chooser:
         self._span = Span(0, arrays.cluster.layers)
         self._groups = arrays.groups(needs)
         self._costs = [arrays.costs(needs, group, salt, options.spread) for group in self._groups]
-        self._searches = [Search(arrays.layers, arrays.links, self._span, costs) for costs in self._costs]
+        self._searches = [Search(arrays.layout, arrays.links, self._span, costs) for costs in self._costs]
 
     def choose(self) -> Choice | None:
         """The chain to take, None if there is none.
@@ -131,4 +131,4 @@ class Chooser:
 
     def _penalised(self, costs: Costs, allowed: Bools | None, penalty_s: float) -> list[Part]:
         dearer = replace(costs, fixed_s=costs.fixed_s + penalty_s)
-        return Search(self._arrays.layers, self._arrays.links, self._span, dearer).best(allowed) or []
+        return Search(self._arrays.layout, self._arrays.links, self._span, dearer).best(allowed) or []

@@ -18,14 +18,17 @@ class Layer:
     """One layer. ``active`` [n] are the nodes that hold it, in order of group; "before" [m] those of the layer before.
 
     ``came`` [n] is each one's place before, m if it had none; ``went`` [m] where each of those is now, n if nowhere.
-    ``group_at`` are the places where a group begins, ``nearest_s`` [groups here, m] the bounds of ``Links``.
+    ``group_at`` are the places where a group begins, ``group_size`` how many it has;
+    ``nearest_s`` [groups here, m] the bounds of ``Links``. ``flat`` is where its nodes stand in ``Layout.active``.
     ``shortcuts`` are places (before, now), ``shortcut_at`` where a sender begins. ``block_s`` [m, n]: all hops.
     """
 
+    flat: slice
     active: Ints
     came: Ints
     went: Ints
     group_at: Ints
+    group_size: Ints
     nearest_s: Floats | None
     shortcuts: Edges | None
     shortcut_at: Ints
@@ -49,16 +52,25 @@ class Layer:
         if self.nearest_s is None or self.shortcuts is not None:
             return float((from_s + least_s).min())
         by_group: Floats = (self.nearest_s[:, senders] + from_s).min(axis=1)
-        return np.repeat(by_group, np.diff(self.group_at, append=len(self.active)))
+        return by_group.repeat(self.group_size)
 
 
-def lay_out(starts: Ints, ends: Ints, layers: int, links: Links, block_cells: int = BLOCK_CELLS) -> list[Layer]:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All layers, and the nodes of all of them one after another."""
+
+    layers: tuple[Layer, ...]
+    active: Ints
+
+
+def lay_out(starts: Ints, ends: Ints, layers: int, links: Links, block_cells: int = BLOCK_CELLS) -> Layout:
     """The layers of nodes that hold ``[starts, ends)``. O(L·(N + measured)), or O(Σ holders²) in blocks."""
     count = len(starts)
     by_group = np.argsort(links.group, kind="stable")
     held = [by_group[(starts[by_group] <= layer) & (layer < ends[by_group])] for layer in range(layers)]
     cells = sum(len(a) * len(b) for a, b in pairwise(held))
-    found = []
+    found: list[Layer] = []
+    reached = 0
     before: Ints = np.zeros(0, np.intp)
     here = np.full(count, -1, np.intp)
     for active in held:
@@ -75,9 +87,10 @@ def lay_out(starts: Ints, ends: Ints, layers: int, links: Links, block_cells: in
         else:
             nearest_s = np.ascontiguousarray(links.nearest_s[groups[at]][:, before])
             shortcuts, shortcut_at = _shortcuts(links.shortcuts, was, here)
-        found.append(Layer(active, came, went, at, nearest_s, shortcuts, shortcut_at, block_s))
-        before = active
-    return found
+        flat, size = slice(reached, reached + len(active)), np.diff(at, append=len(active))
+        found.append(Layer(flat, active, came, went, at, size, nearest_s, shortcuts, shortcut_at, block_s))
+        before, reached = active, flat.stop
+    return Layout(tuple(found), np.concatenate(held))
 
 
 def _shortcuts(edges: Edges | None, was: Ints, here: Ints) -> tuple[Edges | None, Ints]:

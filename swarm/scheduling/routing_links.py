@@ -19,6 +19,8 @@ DENSE_NODES = 1024
 """Up to so many nodes all pairs are one matrix (8 MiB), and above only what was measured is kept by pair."""
 WORST_S = 1e100
 """No time counts for more, so that sums of what strangers claim stay finite."""
+BELOW = 1 - 1e-12
+"""A lower bound times this stays below whatever way the true value is rounded."""
 LANDMARKS = 8
 BANDS = 8
 """A group is the nodes nearest to one of ``LANDMARKS`` nodes that begin in one of ``BANDS`` parts of the model."""
@@ -84,6 +86,8 @@ class SparseLinks:
     first: Ints
     """[nodes + 1]: the measured hops of node i are ``measured[first[i]:first[i + 1]]``."""
     measured: Edges
+    pairs: Ints
+    """[measured] ascending: sender · nodes + receiver."""
     group: Ints
     nearest_s: Floats
     least_s: Floats
@@ -92,16 +96,22 @@ class SparseLinks:
     def block(self, senders: Ints, receivers: Ints) -> Floats:
         """See ``Links.block``."""
         hop_s = self.unmeasured.rtt_s(senders, receivers) / 2 + self.upload_s[senders, None]
-        place = np.full(len(self.upload_s), -1, np.intp)
-        place[receivers] = np.arange(len(receivers))
-        counts = self.first[senders + 1] - self.first[senders]
-        rows = np.repeat(np.arange(len(senders)), counts)
-        edges = np.arange(len(rows)) + np.repeat(self.first[senders] - np.cumsum(counts) + counts, counts)
-        columns = place[self.measured.receiver[edges]]
-        here = columns >= 0
-        hop_s[rows[here], columns[here]] = self.measured.hop_s[edges[here]]
-        itself = place[senders]
-        hop_s[np.flatnonzero(itself >= 0), itself[itself >= 0]] = np.inf
+        forward = len(senders) <= len(receivers)
+        few, many = (senders, receivers) if forward else (receivers, senders)
+        counts = self.first[few + 1] - self.first[few]
+        at_few = np.arange(len(few)).repeat(counts)
+        edges = np.arange(len(at_few)) + (self.first[few] - counts.cumsum() + counts).repeat(counts)
+        others = self.measured.receiver[edges]
+        if not forward:  # the same pairs the other way round: a measured pair is there both ways
+            edges = self.pairs.searchsorted(others * len(self.upload_s) + few[at_few])
+        # Where each other end, and each of the few itself, stands among the many, if it does.
+        order = many.argsort()
+        wanted = np.concatenate((others, few))
+        at_many = order.take(many.searchsorted(wanted, sorter=order), mode="clip")
+        here = many[at_many] == wanted
+        at_few, at_many = np.concatenate((at_few, np.arange(len(few))))[here], at_many[here]
+        values_s = np.concatenate((self.measured.hop_s[edges], np.full(len(few), np.inf)))[here]
+        hop_s[(at_few, at_many) if forward else (at_many, at_few)] = values_s
         return hop_s
 
 
@@ -117,6 +127,7 @@ class Unmeasured:
     region_rtt_s: Floats
     place: Floats
     error: Floats
+    nowhere: bool
 
     @classmethod
     def of(cls, cluster: Cluster, nodes: Sequence[Node]) -> Unmeasured:
@@ -135,17 +146,17 @@ class Unmeasured:
         ]
         table = np.clip(np.array(places, dtype=float).reshape(len(nodes), 4).T, -WORST_S, WORST_S)
         region = np.array([number.get(node.region, len(known)) for node in nodes], dtype=np.intp)
-        return cls(region, rtt_s, table[:3], table[3])
+        return cls(region, rtt_s, table[:3], table[3], nowhere=bool(np.isnan(table[3]).all()))
 
     @property
     def placed(self) -> Bools:
-        """[nodes]: who has a coordinate."""
+        """[nodes]: who has a coordinate. ``nowhere``: nobody has."""
         return ~np.isnan(self.error)
 
     def rtt_s(self, senders: Ints, receivers: Ints) -> Floats:
         """[senders, receivers] in seconds."""
         by_region = self.region_rtt_s[self.region[senders, None], self.region[receivers]]
-        if not self.placed[senders].any():
+        if self.nowhere:
             return by_region
         x, y, height = self.place[:, senders, None]
         to_x, to_y, to_height = self.place[:, receivers]
@@ -224,12 +235,14 @@ def _sparse(unmeasured: Unmeasured, upload_s: Floats, measured: Edges) -> Sparse
     nearest_s = nearest_s / 2 + upload_s
     least_s = nearest_s.min(axis=0)
     np.minimum.at(least_s, measured.sender, measured.hop_s)
-    shorter: Bools = measured.hop_s < nearest_s[group[measured.receiver], measured.sender] * (1 - 1e-12)
+    shorter: Bools = measured.hop_s < nearest_s[group[measured.receiver], measured.sender] * BELOW
+    pairs = measured.sender * count + measured.receiver
     return SparseLinks(
         unmeasured,
         upload_s,
         first,
         measured,
+        pairs,
         group,
         nearest_s,
         least_s,
@@ -262,7 +275,7 @@ def _groups(unmeasured: Unmeasured) -> tuple[Ints, Floats]:
             bounds.append(np.full((1, len(x)), np.inf))
             continue
         reach_s = np.hypot(x - x[at], y - y[at]) - apart_s[inside, number].max()
-        by_place = (np.maximum(reach_s, 0.0) + height + height[members[inside]].min()) * (MARGIN + error)
+        by_place = (np.maximum(reach_s, 0.0) + height + height[members[inside]].min()) * (MARGIN + error) * BELOW
         others = region_rtt_s[unmeasured.region][:, np.unique(unmeasured.region[members[inside]])].min(axis=1)
         bounds.append(np.where(placed, by_place, others)[None])
     return group, np.concatenate(bounds)

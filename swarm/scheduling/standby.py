@@ -40,7 +40,7 @@ def _standby(
     enter_s: Floats = links.block(np.array(before), everyone)[0] if before else costs.enter_s
     leave_s: Floats = links.block(everyone, np.array(after))[:, 0] if after else costs.leave_s
     fixed_s = np.where(spare, costs.fixed_s, np.inf)
-    search = Search(arrays.layers, links, parts[place][1], Costs(enter_s, leave_s, fixed_s, costs.tau_s))
+    search = Search(arrays.layout, links, parts[place][1], Costs(enter_s, leave_s, fixed_s, costs.tau_s))
     found = search.best()
     if found is None or len(found) > MAX_STAGES:
         return None
