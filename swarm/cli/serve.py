@@ -102,17 +102,16 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
         identity = load_or_create(path)
         progress = console.progress if options.json else ProgressLine(sys.stderr)
         files = resolve(options.model, revision=options.revision, progress=progress)
-        console.event("starting", f"Starting a server for {_asked(options, files.layer_count)} of {files.name}…")
+        told = None if options.blocks == AUTO else Span.parse(options.blocks).within(files.layer_count)
+        most = f"up to {options.num_blocks} layers" if options.num_blocks else "as many layers as fit"
+        console.event(
+            "starting",
+            f"Starting a server for {most if told is None else f'layers {told}'} of {files.name}…",
+            span=None if told is None else [told.start, told.end],
+        )
         from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
 
         return asyncio.run(Host(options, console, files, identity, path).serve())
-
-
-def _asked(options: argparse.Namespace, layer_count: int) -> str:
-    """What it was told to hold; ``ConfigError`` if the model has no such layers."""
-    if options.blocks != AUTO:
-        return f"layers {Span.parse(options.blocks).within(layer_count)}"
-    return f"up to {options.num_blocks} layers" if options.num_blocks else "as many layers as fit"
 
 
 def check(options: argparse.Namespace) -> None:

@@ -1,0 +1,81 @@
+"""How many layers fit: against the memory that the same layers really take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from swarm.core.numerics import Numerics
+from swarm.core.spans import Span
+from swarm.engine import capacity
+from swarm.engine.capacity import declared_numerics, room_for
+from swarm.engine.opening import SpanRequest, open_span
+from swarm.engine.weights import LoadOptions
+from swarm.models.folder import open_folder
+from swarm.models.progress import silent
+
+LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("capacity")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return open_folder(folder)
+
+
+def held(files: Any, span: str, dtype: str, *, ends: bool = False) -> int:
+    """Bytes of weights a loaded span takes."""
+    request = SpanRequest(
+        span=Span.parse(span), embeddings=ends, head=ends, weights=LoadOptions("cpu", dtype), kv_tokens=16
+    )
+    return open_span(files, request, silent).engine.info.memory_bytes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_layers_that_fit_are_those_that_memory_takes(
+    files: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = LoadOptions("cpu", dtype)
+    monkeypatch.setattr(capacity, "free_bytes", lambda *_: 10**12)
+    room = room_for(files, options)
+    assert room.capacity_layers == LAYERS, "never more than there are"
+    assert room.numerics == declared_numerics(files.config, options) == Numerics(dtype)
+    one = held(files, "1:2", dtype)
+    assert room.layer_bytes == pytest.approx(one, rel=0.1)
+    assert room.power_layers_per_s > 0
+
+    ends = held(files, "0:6", dtype, ends=True) - held(files, "0:6", dtype)
+    kv_bytes = 100 * 2 * 2 * 16 * (4 if dtype == "float32" else 2)  # keys and values, two heads of 16
+    for count in range(4):
+        limit = (ends + (count + 0.5) * (room.layer_bytes + kv_bytes)) / capacity.USABLE
+        monkeypatch.setattr(capacity, "free_bytes", lambda *_, limit=limit: limit)
+        assert room_for(files, options, kv_tokens=100).capacity_layers == count
+
+
+def test_limits_given_count_instead_of_what_is_free() -> None:
+    assert capacity.free_bytes(torch.device("cpu"), {0: 10, "cpu": 5}) == 15
+    assert capacity.free_bytes(torch.device("cpu"), None) > 2**20
+
+
+def test_quantized_layers_are_smaller_and_the_rest_is_not() -> None:
+    layer = torch.nn.ModuleDict({"linear": torch.nn.Linear(64, 64, bias=False), "norm": torch.nn.LayerNorm(64)})
+    plain = capacity._held_bytes(layer, torch.bfloat16, "none")
+    assert plain == 2 * (64 * 64 + 128)
+    norm = 2 * 128
+    assert 64 * 64 + norm <= capacity._held_bytes(layer, torch.bfloat16, "int8") < 1.1 * 64 * 64 + norm
+    assert 32 * 64 + norm <= capacity._held_bytes(layer, torch.bfloat16, "nf4") < 0.65 * 64 * 64 + norm
+
+
+def test_a_measured_speed_is_one(tmp_path: Path) -> None:
+    assert capacity.read_bytes_per_s(torch.device("cpu"), torch.float32) > 1e6
