@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swarm.core.announcement import Announcement, State
 from swarm.core.errors import NetworkError
@@ -324,6 +326,15 @@ async def test_a_clean_exit_is_gone_at_once_and_a_replay_does_not_bring_it_back(
         ANNOUNCED, VICTIM.peer_id, sign_record(VICTIM, announcement()), expires_s=announcement().expires_s, honest=True
     )
     assert await scene.reader.servers(MODEL) == []
+
+
+@given(st.binary(max_size=40), st.binary(max_size=200), st.binary(max_size=200), st.floats())
+def test_a_gate_says_no_to_random_bytes_and_never_raises(
+    key: bytes, subkey: bytes, value: bytes, expires_s: float
+) -> None:
+    gate = RecordGate(Judge(2**20))
+    assert not gate.validate(DHTRecord(key, subkey, value, expires_s))
+    assert gate.longest_s(VICTIM.peer_id, value, expires_s) == 0.0
 
 
 async def test_a_model_index_entry_is_one_peers_word_about_one_model(scene: Scene) -> None:
