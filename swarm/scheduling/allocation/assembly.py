@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from swarm.core.spans import Span
 from swarm.scheduling.allocation.hops import short_path
-from swarm.scheduling.allocation.plan import Plan, Score, Share
+from swarm.scheduling.allocation.plan import Plan, Score, Share, by_size
 from swarm.scheduling.allocation.replicas import replicate
 from swarm.scheduling.allocation.scoring import scoring_of
 from swarm.scheduling.allocation.waterfill import water_fill
@@ -59,6 +59,7 @@ def finish(
 
 
 def _pipeline(cluster: Cluster, group: Sequence[Node]) -> tuple[Share, ...]:
+    group = by_size(group)
     counts = water_fill([node.capacity_layers for node in group], [node.power for node in group], cluster.layers)
     held = {node.id: count for node, count in zip(group, counts, strict=True) if count}
     shares, start = [], 0

@@ -20,6 +20,7 @@ from swarm.scheduling.allocation.covering import (
     least_servers,
     tightest,
 )
+from swarm.scheduling.allocation.exchange import exchanged, matched
 from swarm.scheduling.allocation.plan import Plan, Score
 from swarm.scheduling.allocation.scoring import Scoring, scoring_of
 from swarm.scheduling.allocation.territories import territories
@@ -28,7 +29,7 @@ from swarm.scheduling.cluster import Cluster, Node
 MANY = 64
 """From so many servers on the score may not give away more than ``GIVEN_AWAY`` of the pipelines."""
 GIVEN_AWAY = 0.03
-TRIES = 8
+TRIES = 4
 """So many values of k are built at most to find the best by score; ``MANY_TRIES`` with many servers."""
 MANY_TRIES = 2
 IMPOSSIBLE = 1 << 40
@@ -41,8 +42,9 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     """Choose the number of pipelines k by ``score`` of (k, s*(k)), and build them (DESIGN 7).
 
     s*(k) is the least number of servers that make k pipelines, none of which leaves its territory. Ties go to the
-    larger k. In each pipeline layers are shared by water-filling, the stages stand near one another, and whoever is
-    left over replicates the layers with the least throughput.
+    larger k. Which servers share a pipeline is then improved by exchanges that let the swarm serve more. In each
+    pipeline layers are shared by water-filling, the stages stand near one another, and whoever is left over replicates
+    the layers with the least throughput.
 
     Exact up to ``EXACT_UP_TO`` servers in a territory: k is the best by the score and s*(k) is the least, by dynamic
     programming over sets. Above, s*(k) is bounded from below by the sums of the largest servers and from above by a bin
@@ -60,11 +62,7 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     grounds = [_Ground.of(nodes, cluster.layers) for nodes in areas]
     choice = _Choice(grounds, scoring_of(cluster, areas), score)
     split = choice.best()
-    groups = [
-        [ground.nodes[index] for index in group]
-        for ground, k in zip(grounds, split, strict=True)
-        for group in ground.built[k]
-    ]
+    groups = [group for ground, k in zip(grounds, split, strict=True) for group in ground.groups(k, choice.many)]
     return assemble(cluster, areas, groups, score, choice.gap(split))
 
 
@@ -114,6 +112,14 @@ class _Ground:
         known = self.built.setdefault(len(groups), groups)
         self.cost[len(groups)] = sum(map(len, known))
 
+    def groups(self, k: int, many: bool) -> list[list[Node]]:
+        """The servers of the ``k`` pipelines that were built, exchanged so that together they are fast."""
+        groups = matched([[self.nodes[index] for index in group] for group in self.built[k]], self.layers)
+        if many:
+            return groups
+        used = {node.id for group in groups for node in group}
+        return exchanged(groups, [node for node in self.nodes if node.id not in used], self.layers)
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -125,7 +131,7 @@ class _Choice:
 
     def best(self) -> Split:
         """Build what looks best until what looks best is built; after ``TRIES``, take the best of what is built."""
-        for _ in range(MANY_TRIES if self._many else TRIES):
+        for _ in range(MANY_TRIES if self.many else TRIES):
             split = self._favourite([dict(enumerate(ground.cost)) for ground in self.grounds])
             todo = [(ground, k) for ground, k in zip(self.grounds, split, strict=True) if k not in ground.built]
             if not todo:
@@ -146,7 +152,7 @@ class _Choice:
         return f"{k} of at most {most} pipelines ({100 * k / most:.1f} %)" + "; more would score lower" * lower
 
     @property
-    def _many(self) -> bool:
+    def many(self) -> bool:
         return sum(len(ground.nodes) for ground in self.grounds) >= MANY
 
     def _favourite(self, costs: Sequence[Mapping[int, int]]) -> Split:
@@ -154,7 +160,7 @@ class _Choice:
         splits = _splits(costs)
         top = max(map(sum, splits))
         models = sum(sum(ground.capacities) // ground.layers for ground in self.grounds)
-        fewest = math.ceil((1 - GIVEN_AWAY) * models) if self._many else 1
+        fewest = math.ceil((1 - GIVEN_AWAY) * models) if self.many else 1
         return max((split for split in splits if sum(split) >= min(fewest, top)), key=lambda s: self._rank(s, costs))
 
     def _rank(self, split: Split, costs: Sequence[Mapping[int, int]]) -> tuple[float, int]:
