@@ -47,37 +47,49 @@ class Chooser:
     def choose(self) -> Choice | None:
         """The chain to take, None if there is none.
 
-        A chain at its knee gives way to the best without its full servers, if that is not ``detour`` times slower, and
-        so on for some rounds; if all are full, or no other is left, it is the best of all after all.
+        The fastest, if it is below its knee; else the fastest without its full servers, if that is not ``detour`` times
+        slower, and so on for some rounds; if all are full, or no other is left, the best of all after all. Then of the
+        chains near it the least used, unless that one is full.
         """
-        first = self._least_used(None, np.inf)
+        first = self._fastest(None, np.inf)
         if first is None:
             return None
-        choice = first
+        found = self._below_knee(first)
+        if found is None:
+            return self._least_used(first, None)
+        best, spare = found
+        choice = self._least_used(best, spare)
+        return best if self._full(choice) else choice
+
+    def _below_knee(self, best: Choice) -> tuple[Choice, Bools] | None:
+        """The first chain without full servers, and who is not known to be full; None if all rounds find none."""
+        ceiling_s = best.latency_s * self._options.detour
         spare = np.ones(len(self._arrays.nodes), dtype=bool)
         for _ in range(self._options.rounds):
-            full = full_servers(self._arrays.cluster, self.chain(choice.parts), self._needs)
+            full = self._full(best)
             if not full:
-                return choice
-            spare[[self._arrays.number[name] for name in full]] = False
-            following = self._least_used(spare, first.latency_s * self._options.detour)
+                return best, spare
+            spare[full] = False
+            following = self._fastest(spare, ceiling_s)
             if following is None:
-                break
-            choice = following
-        return first
+                return None
+            best = following
+        return None
+
+    def _full(self, choice: Choice) -> list[int]:
+        """The chain's servers that one session more would take over their knee."""
+        names = full_servers(self._arrays.cluster, self.chain(choice.parts), self._needs)
+        return [self._arrays.number[name] for name in names]
 
     def chain(self, parts: Sequence[Part]) -> Chain:
         return [(self._arrays.nodes[index], len(span)) for index, span in parts]
 
-    def _least_used(self, allowed: Bools | None, ceiling_s: float) -> Choice | None:
-        """Of the chains within ``near`` of the best the one whose busiest server has the fewest sessions.
+    def _least_used(self, best: Choice, allowed: Bools | None) -> Choice:
+        """Of the allowed chains within ``near`` of the best, the one whose busiest server has the fewest sessions.
 
         Among those the fastest. Exact: the best chain of the servers with at most s sessions, for the least s that
         keeps it near; halving over the distinct numbers finds that s, for a larger s can only be faster.
         """
-        best = self._fastest(allowed, ceiling_s)
-        if best is None:
-            return None
         sessions = self._arrays.sessions
         near_s = best.latency_s * (1 + self._options.near)
         most = max(sessions[index] for index, _ in best.parts)

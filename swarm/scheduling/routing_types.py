@@ -37,7 +37,8 @@ class RouteOptions:
     ``spread``: stages this share slower than others count as equal to them and are drawn by lot, for clients that share
     a stale view; 0 draws only among exact equals, and then the answer to a view without sessions is the optimum.
     ``detour``: instead of a chain at its knee none is taken that is this many times slower. ``rounds``: so many chains
-    at their knee are passed over before the best is taken as it is. ``standbys``: whether to look for them at all.
+    at their knee are passed over before the best is taken as it is; 0 takes no notice of knees. ``standbys``: whether
+    to look for them at all.
     """
 
     near: float = 0.05
