@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +92,8 @@ def test_a_whole_swarm_is_shown_with_its_chain() -> None:
     assert found["coverage"] == [1] * 30
     assert found["latency_s"] > 3 * 0.001 + 30 * 0.002
     assert found["activation_bytes"] == 576 * 4
+    page = (Path(__file__).parents[3] / "docs" / "cluster-format.md").read_text()
+    assert [key for key in found if f"`{key}`" not in page] == []
     first = found["servers"][0]
     assert (first["id"], first["span"], first["tau_s"], first["sessions"]) == (ANNA, [0, 10], 0.002, 2)
     assert first["nearest"] == {"id": CARL, "rtt_s": 0.01}
