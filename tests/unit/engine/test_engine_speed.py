@@ -90,6 +90,15 @@ def test_the_shortest_run_counts_and_the_first_warms_up(measure: Callable[..., A
     assert (speed.tau_s, speed.fixed_s) == pytest.approx((0.002, 0.005))
 
 
+def test_a_disturbed_run_of_few_sessions_is_corrected_by_one_of_more(measure: Callable[..., Any]) -> None:
+    engine = FakeEngine(linear(0.002, 0.005))
+    plain = engine._cost_s
+    engine._cost_s = lambda layers, rows: plain(layers, rows) * (7.0 if layers == LAYERS and rows == 1 else 1.0)
+    speed = measure(engine)
+    assert (speed.tau_s, speed.fixed_s) == pytest.approx((0.002, 0.005))
+    assert speed.step_s == pytest.approx([0.029] * len(BATCHES))
+
+
 def test_a_single_layer_cannot_be_separated(measure: Callable[..., Any]) -> None:
     speed = measure(FakeEngine(linear(0.002, 0.005), span=Span(3, 4)))
     assert (speed.tau_s, speed.fixed_s) == pytest.approx((0.007, 0.0))
