@@ -18,6 +18,7 @@ from swarm.engine.capacity import Room, declared_numerics, room_for
 from swarm.models.files import ModelFiles
 from swarm.runtime.remembered import RememberedSpans
 from swarm.scheduling.intents import Choice
+from swarm.scheduling.intents_future import PlacingOptions
 from swarm.scheduling.reasons import layers_text
 from swarm.server.announcer import Announcer
 from swarm.server.placing import Placement, Seat
@@ -67,7 +68,11 @@ class Blocks:
 
     def placement(self, announcer: Announcer, clock: Clock) -> Placement:
         """This server's part in the protocol of intents."""
-        config = PlacingConfig(look_s=self.options.claim_wait, rebalance_every_s=self.options.rebalance_every)
+        config = PlacingConfig(
+            look_s=self.options.claim_wait,
+            rebalance_every_s=self.options.rebalance_every,
+            options=PlacingOptions(move_threshold=self.options.move_gain),
+        )
         return Placement(announcer, clock, config, random.random)
 
     async def take(self, placement: Placement, model: str) -> Span:

@@ -65,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     moving.add_argument("--no-rebalance", action="store_true", help="never move")
     moving.add_argument("--rebalance-every", type=float, default=PLACING.rebalance_every_s, metavar="S",
                         help="how often to look whether it is needed elsewhere (default: 30 s)")  # fmt: skip
+    moving.add_argument("--move-gain", type=float, default=PLACING.options.move_threshold, metavar="X",
+                        help="least relative gain of the swarm that is worth a move (default: 0.15); a layer that "
+                        "nobody holds always is")  # fmt: skip
     moving.add_argument("--claim-wait", type=float, default=PLACING.look_s, metavar="S", help="between two looks at "
                         "what others mean to hold, before loading; longer than a write to the directory takes to be "
                         "seen (default: 3 s)")  # fmt: skip
@@ -147,9 +150,9 @@ def _check_figures(options: argparse.Namespace) -> None:
     for flag in ("idle_timeout", "drain_timeout"):
         if not getattr(options, flag) >= 0:  # a NaN fails this too
             raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
-    for flag in ("rebalance_every", "claim_wait"):
+    for flag in ("rebalance_every", "claim_wait", "move_gain"):
         if not 0 < getattr(options, flag) < float("inf"):
-            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds above 0")
+            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give a number above 0")
 
 
 def _spelled(flag: str) -> str:

@@ -20,7 +20,8 @@ MOST_POWER = 1000.0
 class PlacingOptions:
     """How servers choose and change their spans; all servers of a swarm do best with the same values.
 
-    ``threshold`` is the relative gain under which nobody moves, changes its claim or leaves the span it remembers.
+    ``threshold`` is the relative gain under which nobody changes its claim or leaves the span it remembers,
+    ``move_threshold`` the one under which nobody moves while every layer has a server.
     ``unbalance`` is the coefficient of variation of the layers' load above which a move is thought about, ``alpha`` the
     weight of KV room in that load. ``patience`` is how many looks a server that is not the best mover waits for that
     one. A claim older than ``claim_life_s``, or a move older than ``move_life_s``, is taken for abandoned; both are
@@ -28,6 +29,7 @@ class PlacingOptions:
     """
 
     threshold: float = 0.1
+    move_threshold: float = 0.15
     unbalance: float = 0.25
     alpha: float = 0.5
     patience: int = 3

@@ -63,8 +63,8 @@ def choose_move(
     """Where ``self_id`` should move by this view, None if it should stay. Its own claim in the view is disregarded.
 
     It should move if some layer has no server, or the layers' load varies by more than ``options.unbalance``; if nobody
-    else is moving, or claims to with the smaller hash; if the swarm gains more than ``options.threshold`` by it and no
-    layer loses its last server; and if nobody else's move gains more, unless that one has not come forward for
+    else is moving, or claims to with the smaller hash; if the swarm gains more than ``options.move_threshold`` by it
+    and no layer loses its last server; and if nobody else's move gains more, unless that one has not come forward for
     ``options.patience`` looks. Every move improves ``Quality`` by a fixed share and makes nothing before it worse, so a
     swarm that nobody joins or leaves comes to rest. O(MOST_COMPARED · layers · capacity + nodes · layers).
     """
@@ -124,7 +124,7 @@ def _best_move(rates: Rates, node: Node, options: PlacingOptions) -> tuple[Span,
         return None
     without[span.start : span.end] += node.power / len(span)
     moved = quality(without)
-    return (span, moved) if moved.better_than(quality(rates), options.threshold) else None
+    return (span, moved) if moved.better_than(quality(rates), options.move_threshold) else None
 
 
 def _without(rates: Rates, node: Node, span: Span) -> Rates:

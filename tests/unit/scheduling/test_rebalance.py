@@ -154,7 +154,7 @@ def walk(layers: int, nodes: list[Node]) -> int:
         before = quality(rates_of(nodes, layers))
         nodes[index] = replace(nodes[index], span=wanted[name])
         after = quality(rates_of(nodes, layers))
-        assert after.better_than(before, OPTIONS.threshold)
+        assert after.better_than(before, OPTIONS.move_threshold)
         assert after.covered >= before.covered
         moved += 1
         assert moved < 50
