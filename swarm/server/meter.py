@@ -70,11 +70,15 @@ class Meter:
             self._learn(factor)
 
     def present(self, now_s: float, *, sessions: int, queued_steps: int) -> Load:
-        """The present load; the idle values if no session is open, or nothing is queued and no step came lately."""
-        quiet = self._stepped_s is None or now_s - self._stepped_s > IDLE_AFTER_S
-        if sessions == 0 or (queued_steps == 0 and quiet):
+        """The present load; the idle values if the server is ``idle``."""
+        if self.idle(now_s, sessions=sessions, queued_steps=queued_steps):
             return self._load(self._idle_factor, 0.0)
         return self._load(self._factor, self._wait_s)
+
+    def idle(self, now_s: float, *, sessions: int, queued_steps: int) -> bool:
+        """True if no session is open, or nothing is queued and no step came lately."""
+        quiet = self._stepped_s is None or now_s - self._stepped_s > IDLE_AFTER_S
+        return sessions == 0 or (queued_steps == 0 and quiet)
 
     @property
     def step_s(self) -> tuple[float, ...]:

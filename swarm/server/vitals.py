@@ -69,11 +69,19 @@ class Vitals:
         )
 
     async def refresh(self) -> None:
-        """If nobody uses the engine and its idle speed is in doubt, compute one step to measure it."""
+        """If the engine is idle and its idle speed is in doubt, compute one step to measure it.
+
+        Sessions that are open and silent do not count: else a slow server would call itself fast as long as one is.
+        """
         now_s = self.clock.monotonic_s()
-        if len(self.table) or not self.meter.doubtful or now_s - self._checked_s < self.idle_check_s:
+        if not self._idle or not self.meter.doubtful or now_s - self._checked_s < self.idle_check_s:
             return
         self._checked_s = now_s
         took_s = await self.batcher.apart(lambda: step_alone_s(self.engine))
-        if not len(self.table):  # a session that came meanwhile may have shared the time
+        if self._idle:  # steps that came meanwhile may have shared the time
             self.meter.checked(len(self.engine.info.span), took_s)
+
+    @property
+    def _idle(self) -> bool:
+        sessions, queued = len(self.table), self.batcher.queued_steps
+        return self.meter.idle(self.clock.monotonic_s(), sessions=sessions, queued_steps=queued)
