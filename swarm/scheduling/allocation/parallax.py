@@ -31,7 +31,7 @@ MANY = 64
 GIVEN_AWAY = 0.03
 TRIES = 4
 """So many values of k are built at most to find the best by score; ``MANY_TRIES`` with many servers."""
-MANY_TRIES = 2
+MANY_TRIES = 1
 IMPOSSIBLE = 1 << 40
 
 Split: TypeAlias = tuple[int, ...]
@@ -52,7 +52,7 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     ``gap`` is empty where this proves the best. A pipeline is found whenever the capacities allow one.
 
     Z = k²/s* alone would leave the smallest servers out of many (the last pipeline of a mixed swarm takes more than
-    twice the servers of an average one), so with ``MANY`` servers or more k is at least 97 % of sum(c) / L in whole
+    twice the servers of an average one), so with ``MANY`` nodes or more k is at least 97 % of sum(c) / L in whole
     pipelines, wherever so many are found. 95 % of them exist when all capacities are small parts of the model, unless
     the capacities cannot add up near L (all 7 of 64 layers: 70 are used for each 64).
 
@@ -60,7 +60,7 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     """
     areas = territories(cluster)
     grounds = [_Ground.of(nodes, cluster.layers) for nodes in areas]
-    choice = _Choice(grounds, scoring_of(cluster, areas), score)
+    choice = _Choice(grounds, scoring_of(cluster, areas), score, len(cluster.nodes) >= MANY)
     split = choice.best()
     groups = [group for ground, k in zip(grounds, split, strict=True) for group in ground.groups(k, choice.many)]
     return assemble(cluster, areas, groups, score, choice.gap(split))
@@ -93,8 +93,8 @@ class _Ground:
         power = list(itertools.accumulate((node.power for node in nodes), initial=0.0))
         return cls(nodes, capacities, layers, bound, list(bound), power, built)
 
-    def build(self, k: int) -> None:
-        """Find ``k`` groups out of few servers; if only fewer are found, ``cost`` ends there."""
+    def build(self, k: int) -> bool:
+        """Find ``k`` groups out of few servers; if only fewer are found, ``cost`` ends there, and the answer is no."""
         groups: Groups = []
         used, servers = self.bound[k], len(self.capacities)
         while True:
@@ -107,10 +107,13 @@ class _Ground:
             used += 1
             while used < servers and (lacking := lacking - self.capacities[used - 1]) > 0:
                 used += 1
-        if len(groups) < k:
-            del self.cost[len(groups) + 1 :]
+        if len(groups) < k and (larger := [other for other in self.built.values() if len(other) > k]):
+            groups = sorted(larger[0], key=len)[:k]
         known = self.built.setdefault(len(groups), groups)
         self.cost[len(groups)] = sum(map(len, known))
+        if len(groups) < k:
+            del self.cost[max(self.built) + 1 :]
+        return len(groups) == k
 
     def groups(self, k: int, many: bool) -> list[list[Node]]:
         """The servers of the ``k`` pipelines that were built, exchanged so that together they are fast."""
@@ -128,16 +131,22 @@ class _Choice:
     grounds: Sequence[_Ground]
     scoring: Scoring
     score: Score
+    many: bool
+    """Whether the swarm has ``MANY`` nodes, usable or not."""
 
     def best(self) -> Split:
-        """Build what looks best until what looks best is built; after ``TRIES``, take the best of what is built."""
-        for _ in range(MANY_TRIES if self.many else TRIES):
+        """Build what looks best until what looks best is built; after enough tries, take the best of what is built.
+
+        A k that is not reached does not count as a try: there are fewer of them to choose from then.
+        """
+        tries = MANY_TRIES if self.many else TRIES
+        while tries:
             split = self._favourite([dict(enumerate(ground.cost)) for ground in self.grounds])
             todo = [(ground, k) for ground, k in zip(self.grounds, split, strict=True) if k not in ground.built]
             if not todo:
                 return split
-            for ground, k in todo:
-                ground.build(k)
+            reached = [ground.build(k) for ground, k in todo]
+            tries -= all(reached)
         return self._favourite([{k: ground.cost[k] for k in ground.built} for ground in self.grounds])
 
     def gap(self, split: Split) -> str:
@@ -150,10 +159,6 @@ class _Choice:
             return ""
         lower = all(self._rank(other, bounds) < rank for other in _splits(bounds) if sum(other) > k)
         return f"{k} of at most {most} pipelines ({100 * k / most:.1f} %)" + "; more would score lower" * lower
-
-    @property
-    def many(self) -> bool:
-        return sum(len(ground.nodes) for ground in self.grounds) >= MANY
 
     def _favourite(self, costs: Sequence[Mapping[int, int]]) -> Split:
         """The split with the best score of those in ``costs`` (servers by k, for each ground), ties to the larger k."""
