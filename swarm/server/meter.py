@@ -91,12 +91,18 @@ class Meter:
         return min(self._speed.prefill_tokens_per_s / max(self._idle_factor, 1e-9), MAX_RATE)
 
     @property
-    def doubtful(self) -> bool:
-        """True if a step alone should be measured: lately one took longer than the idle values say, or they are high.
+    def contradicted(self) -> bool:
+        """True if lately steps of one session took longer than the idle values say: one alone should be measured."""
+        return self._alone_factor > SUSPICIOUS * self._idle_factor
 
-        High means higher than at the start: a server that has recovered should find that out although nobody uses it.
+    @property
+    def doubtful(self) -> bool:
+        """True if a step alone should be measured now and then.
+
+        Because the idle values are contradicted, or because they are higher than at the start: a server that has
+        recovered should find that out although nobody uses it.
         """
-        return self._alone_factor > SUSPICIOUS * self._idle_factor or self._idle_factor > SUSPICIOUS
+        return self.contradicted or self._idle_factor > SUSPICIOUS
 
     def checked(self, layers: int, took_s: float) -> None:
         """A step over ``layers`` layers, alone and with nobody waiting, has taken ``took_s``."""

@@ -19,7 +19,7 @@ from swarm.wire.messages import Accept
 
 @dataclass(slots=True, kw_only=True)
 class Vitals:
-    """``idle_check_s`` is how long the idle speed goes unchecked while it is in doubt."""
+    """``idle_check_s`` is how long the idle speed goes unchecked while it is worse than at the start."""
 
     announcer: Announcer
     engine: SpanEngine
@@ -74,7 +74,8 @@ class Vitals:
         Sessions that are open and silent do not count: else a slow server would call itself fast as long as one is.
         """
         now_s = self.clock.monotonic_s()
-        if not self._idle or not self.meter.doubtful or now_s - self._checked_s < self.idle_check_s:
+        due = self.meter.contradicted or (self.meter.doubtful and now_s - self._checked_s >= self.idle_check_s)
+        if not (due and self._idle):
             return
         self._checked_s = now_s
         took_s = await self.batcher.apart(lambda: step_alone_s(self.engine))

@@ -151,6 +151,7 @@ def test_who_became_slower_doubts_and_a_check_settles_it_both_ways() -> None:
     server.meter.checked(LAYERS, 2 * ALONE_S)
     assert server.load(sessions=0) == near(Load(0.004, 0.008))
     assert server.doubts(), "it may recover while nobody uses it"
+    assert not server.meter.contradicted, "which is not urgent"
     server.meter.checked(LAYERS, ALONE_S)
     assert server.load(sessions=0) == near(IDLE)
     assert not server.doubts()
