@@ -48,7 +48,8 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
 
     Exact up to ``EXACT_UP_TO`` servers in a territory: k is the best by the score and s*(k) is the least, by dynamic
     programming over sets. Above, s*(k) is bounded from below by the sums of the largest servers and from above by a bin
-    covering heuristic, and k's are built in the order of the score that their bound allows, at most ``TRIES`` of them;
+    covering heuristic, and k's are built in the order of the score that their bound allows, at most ``TRIES`` of them
+    (one with ``MANY`` nodes);
     ``gap`` is empty where this proves the best. A pipeline is found whenever the capacities allow one.
 
     Z = k²/s* alone would leave the smallest servers out of many (the last pipeline of a mixed swarm takes more than
@@ -157,8 +158,7 @@ class _Choice:
         rank = self._rank(split, cost)
         if k == most or rank >= self._rank(self._favourite(bounds), bounds):
             return ""
-        lower = all(self._rank(other, bounds) < rank for other in _splits(bounds) if sum(other) > k)
-        return f"{k} of at most {most} pipelines ({100 * k / most:.1f} %)" + "; more would score lower" * lower
+        return f"{k} of at most {most} pipelines ({100 * k / most:.1f} %)"
 
     def _favourite(self, costs: Sequence[Mapping[int, int]]) -> Split:
         """The split with the best score of those in ``costs`` (servers by k, for each ground), ties to the larger k."""

@@ -137,6 +137,18 @@ def test_up_to_eight_servers_k_and_stages_are_the_best_there_are(
     assert papers.stages == stages[papers.k]
 
 
+def test_r_is_the_median_one_way_time_between_servers_of_one_region() -> None:
+    nodes = [
+        Node(id=name, capacity_layers=4, power=20.0, region=region)
+        for name, region in (("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"))
+    ]
+    rtt_s = {"a": {"b": 0.1, "c": 0.2, "d": 9.0}, "c": {"b": 0.6}}
+    plan = allocate(Cluster(layers=10, nodes=tuple(nodes), rtt_s=rtt_s), score="paper")
+    # r = 0.1 s, T = 10 / 20 s, three servers; d cannot be used, and its link to a is none of the region's.
+    assert (plan.k, plan.stages) == (1, 3)
+    assert plan.score == pytest.approx(1 - 3 * 0.1 / 0.5)
+
+
 @pytest.mark.parametrize("servers", [256, 1024])
 @pytest.mark.parametrize("seed", range(3))
 def test_large_mixed_swarms_build_nearly_all_pipelines(servers: int, seed: int) -> None:
