@@ -49,8 +49,8 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     Exact up to ``EXACT_UP_TO`` servers in a territory: k is the best by the score and s*(k) is the least, by dynamic
     programming over sets. Above, s*(k) is bounded from below by the sums of the largest servers and from above by a bin
     covering heuristic, and k's are built in the order of the score that their bound allows, at most ``TRIES`` of them
-    (one with ``MANY`` nodes);
-    ``gap`` is empty where this proves the best. A pipeline is found whenever the capacities allow one.
+    (one with ``MANY`` nodes); ``gap`` is empty where this proves the best. A pipeline is found whenever the capacities
+    allow one.
 
     Z = k²/s* alone would leave the smallest servers out of many (the last pipeline of a mixed swarm takes more than
     twice the servers of an average one), so with ``MANY`` nodes or more k is at least 97 % of sum(c) / L in whole
