@@ -22,6 +22,8 @@ Prove = Callable[[OpenedSpan], Awaitable[object]]
 """Checks that a stranger gets an answer from the span just loaded; raises ``NetworkError`` if not."""
 STAY_LOOKS = 10
 """After a move that running sessions prevented, so many looks are left out: draining turns new sessions away."""
+TRIES = 5
+"""For each step of a move that needs the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,27 @@ class Mover:
         self._console.event("moving", sentence("Moving to", choice), sessions=len(server.table), **fields(choice))
         if not await server.drain(server.config.drain_timeout_s):
             server.draining = False
-            await self.placement.stay()
             self._console.event("staying", "Staying: sessions are still running.", sessions=len(server.table))
+            await self._insist(self.placement.stay)
             await self.placement.pause(STAY_LOOKS * self.every_s)
             return
         await server.vacate()
         loaded = await self.loader.load(choice.span)
         server.parts.announcer.amend(**facts_of(loaded.opened.engine, loaded.speed))
         server.occupy(loaded.opened.engine, loaded.speed)
-        await self.prove(loaded.opened)
-        announced = await server.appear()
-        self.blocks.remembered.put(announced.model, choice.span)
+        await self._insist(lambda: self.prove(loaded.opened))
+        await self._insist(server.appear)
+        self.blocks.remembered.put(server.parts.announcer.current.model, choice.span)
         self._console.event("moved", f"READY  serving layers {choice.span}.", span=[choice.span.start, choice.span.end])
+
+    async def _insist(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do ``work``; a network that fails for a moment ends no server that has served before."""
+        for attempt in range(TRIES):
+            try:
+                await work()
+                return
+            except NetworkError as error:
+                if attempt == TRIES - 1:
+                    raise
+                log.warning("in the middle of a move, trying again: %s", error)
+                await self.placement.pause(self.every_s / TRIES)
