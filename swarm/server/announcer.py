@@ -71,18 +71,20 @@ class Announcer:
 
     def _renewed(self) -> Announcement:
         # The directory stores only what expires later than what it has, whatever this machine's clock did meanwhile.
-        expires_s = max(self._clock.wall_s() + self._lifetime_s, self._base.expires_s + EXPIRY_STEP_S)
+        expires_s = max(self._clock.wall_s() + self._lives * self._every_s, self._base.expires_s + EXPIRY_STEP_S)
         self._base = msgspec.structs.replace(self._base, sequence=self._base.sequence + 1, expires_s=expires_s)
         return self._base
 
     @property
     def _every_s(self) -> float:
-        return announce_interval_s(self.servers, self._config.announce_every_s)
+        """Between two announcements; never so long that one write that fails takes us out of sight."""
+        longest_s = Announcement.LIFETIME_S / self._lives
+        return min(announce_interval_s(self.servers, self._config.announce_every_s), longest_s)
 
     @property
-    def _lifetime_s(self) -> float:
-        usual_s = self._config.announce_lifetime_s / self._config.announce_every_s
-        return min(usual_s * self._every_s, Announcement.LIFETIME_S)
+    def _lives(self) -> float:
+        """How many intervals an announcement lives."""
+        return self._config.announce_lifetime_s / self._config.announce_every_s
 
     async def publish(self, **changes: object) -> Announcement:
         """Sign and store the announcement with ``changes``; it lives ``announce_lifetime_s`` (large swarms: longer)."""

@@ -32,7 +32,8 @@ class ModelLister:
 
     @property
     def _interval_s(self) -> float:
-        return announce_interval_s(self._announcer.servers, self._every_s)
+        longest_s = ModelEntry.LIFETIME_S / LIFETIME_INTERVALS
+        return min(announce_interval_s(self._announcer.servers, self._every_s), longest_s)
 
     async def run(self) -> None:
         """Look and list until cancelled. Outages are retried."""
@@ -53,7 +54,7 @@ class ModelLister:
         announcer, announced = self._announcer, self._announcer.current
         if not should_list(await announcer.directory.entries(), announced.model, announced.peer):
             return False
-        lifetime_s = min(LIFETIME_INTERVALS * self._interval_s, ModelEntry.LIFETIME_S)
+        lifetime_s = LIFETIME_INTERVALS * self._interval_s
         self._sequence += 1
         self._expires_s = max(self._clock.wall_s() + lifetime_s, self._expires_s + EXPIRY_STEP_S)
         record = ModelEntry(

@@ -1,8 +1,8 @@
 """A direct connection to a node that only a relay reaches: it is asked, through the relay, to dial back.
 
 A relayed connection is for introductions only: the relay in hivemind's daemon was seen to cut it after two minutes
-(between separate networks always, on loopback sometimes), whatever its flags said. A hidden node can still dial out, so whoever is itself reachable gets a
-direct connection by asking for one; libp2p then prefers it for every later stream.
+(between separate networks always, on loopback sometimes), whatever its flags said. A hidden node can still dial out, so
+whoever is itself reachable gets a direct connection by asking for one; libp2p then prefers it for every later stream.
 """
 
 from __future__ import annotations

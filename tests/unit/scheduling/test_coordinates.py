@@ -74,8 +74,7 @@ def test_a_tenth_of_liars_does_not_carry_the_others_away() -> None:
         for liar in liars:  # sure of themselves, and far away in a new direction each time
             planet.learnt[liar] = Coordinate(planet.dice.uniform(-9, 9), planet.dice.uniform(-9, 9), 0.0, 0.0)
         planet.measure(1, NAMES[5:] if planet.dice.random() < 0.9 else NAMES)
-        for liar in liars:
-            assert all(math.hypot(planet.learnt[a].x_s, planet.learnt[a].y_s) < 2.0 for a in honest)
+        assert all(math.hypot(planet.learnt[a].x_s, planet.learnt[a].y_s) < 2.0 for a in honest)
     planet.measure(50, honest)
     assert statistics.median(planet.errors(honest)) < 0.10, "without them the truth comes back"
 

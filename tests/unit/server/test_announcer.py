@@ -111,3 +111,35 @@ async def test_of_two_that_start_together_one_stays(clock: VirtualClock, store: 
     assert [twin.error is None for twin in twins] == [False, True], "same start: the lower instance stays"
     assert await seen(twins[1]) == 3
     await twins[1].die()
+
+
+async def test_what_is_learnt_is_said_with_the_next_announcement(
+    clock: VirtualClock, store: MemoryDirectoryStore
+) -> None:
+    server = Twin(store, 1, started_s=clock.wall_s())
+    await server.start()
+    server.announcer.amend(region="north")
+    await clock.advance(0.5 * CONFIG.announce_every_s)
+    [early] = await server.directory.servers(MODEL)
+    await clock.advance(CONFIG.announce_every_s)
+    [late] = await server.directory.servers(MODEL)
+    assert (early.announcement.region, late.announcement.region) == ("", "north")
+    await server.die()
+
+
+@pytest.mark.parametrize("servers", [1, 2000, 10_000, 20_000])
+async def test_large_swarms_announce_less_often_and_stay_in_sight(
+    clock: VirtualClock, store: MemoryDirectoryStore, servers: int
+) -> None:
+    server = Twin(store, 1, started_s=clock.wall_s())
+    server.announcer.servers = servers
+    await server.start()
+    await clock.advance(100.0)
+    began, began_s = server.announcer.current.sequence, clock.monotonic_s()
+    for _ in range(100):
+        await clock.advance(40.0)
+        assert await seen(server) == 1
+    written = server.announcer.current.sequence - began
+    assert servers * written / (clock.monotonic_s() - began_s) <= 100.0 * 1.1
+    assert written >= 4000.0 / max(CONFIG.announce_every_s, servers / 100.0) * 0.8 - 1
+    await server.die()
