@@ -34,7 +34,7 @@ class UplinkMeter:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._writers = 0
-        self._streams = 0
+        self._buffers = 0
         self._bytes = 0
         self._began_s = 0.0
         self._busy_s = float("-inf")
@@ -44,7 +44,7 @@ class UplinkMeter:
     @contextmanager
     def sending(self, byte_count: int) -> Iterator[None]:
         """Around a write of ``byte_count`` bytes; one that fails does not count."""
-        self._begin()
+        self._begin(byte_count)
         sent_bytes = 0
         try:
             yield
@@ -52,12 +52,12 @@ class UplinkMeter:
         finally:
             self._end(sent_bytes)
 
-    def _begin(self) -> None:
+    def _begin(self, byte_count: int) -> None:
         if self._writers == 0:
-            self._began_s, self._bytes, self._streams = self._clock.monotonic_s(), 0, 0
+            self._began_s, self._bytes, self._buffers = self._clock.monotonic_s(), 0, 0
             self._counts = self._began_s - self._busy_s >= QUIET_S
         self._writers += 1
-        self._streams += 1
+        self._buffers += byte_count >= SMALL_BYTES
 
     def _end(self, sent_bytes: int) -> None:
         self._writers -= 1
@@ -67,7 +67,7 @@ class UplinkMeter:
             self._busy_s = now_s
         if self._counts and (self._writers == 0 or self._bytes >= BURST_BYTES):
             self._counts = False
-            self._take(self._bytes - self._streams * BUFFER_BYTES, now_s - self._began_s)
+            self._take(self._bytes - self._buffers * BUFFER_BYTES, now_s - self._began_s)
 
     def _take(self, sent_bytes: int, took_s: float) -> None:
         if sent_bytes < MIN_BYTES or took_s < MIN_S:

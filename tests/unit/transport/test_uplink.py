@@ -96,6 +96,23 @@ async def test_streams_that_share_the_line_are_measured_together() -> None:
         assert 12.0 <= sender.meter.mbps <= 20.0, "each alone saw a third of it"
 
 
+async def test_decode_steps_beside_a_chunk_do_not_hide_it() -> None:
+    async with Sender(20.0) as sender:
+        prefill, decode = await sender.connect(), await sender.connect()
+
+        async def chatter() -> None:
+            for _ in range(40):
+                await sender.push(decode, 4 * 1024)
+                await sender.clock.sleep(0.05)
+
+        async def both() -> None:
+            await asyncio.gather(sender.push(prefill, CHUNK_BYTES), chatter())
+
+        await sender.clock.run(both())
+        assert sender.meter.mbps is not None
+        assert 15.0 <= sender.meter.mbps <= 20.0
+
+
 async def test_a_reader_that_falls_behind_later_on_is_not_taken_for_the_line() -> None:
     """Receivers queue a few MiB before they make a sender wait: what comes after the first burst does not count."""
     async with Sender(20.0) as sender:
