@@ -21,8 +21,9 @@ from swarm.scheduling.intents import Choice
 from swarm.scheduling.intents_future import PlacingOptions
 from swarm.scheduling.reasons import layers_text
 from swarm.server.announcer import Announcer
-from swarm.server.placing import Placement, Seat
+from swarm.server.placing import Placement
 from swarm.server.placing_config import PlacingConfig
+from swarm.server.seat import Seat
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ from swarm.runtime.remembered import RememberedSpans
 from swarm.scheduling.reasons import layers_text
 from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
-from swarm.server.placing import Placement, Seat, facts_of
+from swarm.server.placing import Placement
+from swarm.server.seat import Seat, facts_of
 from swarm.server.service import Server, ServerParts
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions

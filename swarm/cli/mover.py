@@ -13,7 +13,8 @@ from swarm.cli.loading import Loader
 from swarm.core.errors import NetworkError
 from swarm.engine.opening import OpenedSpan
 from swarm.scheduling.intents import Choice
-from swarm.server.placing import Placement, facts_of
+from swarm.server.placing import Placement
+from swarm.server.seat import facts_of
 from swarm.server.service import Server
 
 log = logging.getLogger(__name__)

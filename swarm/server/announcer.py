@@ -16,11 +16,12 @@ from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
 from swarm.core.records import sign_record
-from swarm.core.version import VERSION
 from swarm.dht.protocol import Directory
 from swarm.dht.sharding import announce_interval_s
 from swarm.engine.executor import SpanEngine
+from swarm.engine.speed import UNMEASURED
 from swarm.server.config import ServerConfig
+from swarm.server.seat import Seat, facts_of
 from swarm.transport.protocol import Transport
 
 log = logging.getLogger(__name__)
@@ -154,24 +155,15 @@ def first_announcement(
     ``Announcer.locate``.
     """
     info = engine.info
-    return Announcement(
-        model=str(model),
+    seat = Seat(
+        model=model,
         layer_count=info.layer_count,
+        span=info.span,
         peer=transport.peer_id,
-        start=info.span.start,
-        end=info.span.end,
-        head=info.head,
-        embeddings=info.embeddings,
-        addresses=transport.addresses[:MAX_ADDRESSES],
-        state=State.JOINING,
         numerics=Numerics(info.dtype, info.quantization),
-        kv_tokens=engine.free_tokens,
-        context_tokens=info.context_tokens,
-        memory_bytes=info.memory_bytes,
-        software=f"swarm {VERSION}",
+        capacity_layers=len(info.span),
         public_name=public_name,
         instance=instance,
-        sequence=0,
-        started_s=now_s,
-        expires_s=now_s,
     )
+    facts = facts_of(engine, UNMEASURED)
+    return msgspec.structs.replace(seat.announcement(now_s), addresses=transport.addresses[:MAX_ADDRESSES], **facts)

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from swarm.core.announcement import Announcement, Intent, State
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
-from swarm.core.ids import ModelId, PeerId
+from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
-from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
-from swarm.core.version import VERSION
-from swarm.engine.executor import SpanEngine
-from swarm.engine.speed import SpanSpeed
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.intents import Choice, choose_span
 from swarm.scheduling.rebalance import choose_move, is_wanted
@@ -34,46 +30,6 @@ CALM_LOOKS = 2
 """Looks in a row that must bear an intent out before it is acted on."""
 MOST_LOOKS = 40
 """A newcomer that was made to choose anew for so long loads what it has: better a poor place than none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What is known of a server before it has loaded anything.
-
-    ``span`` is any that it could hold, until it has chosen; ``instance`` is a random number of this process.
-    """
-
-    model: ModelId
-    layer_count: int
-    span: Span
-    peer: PeerId
-    numerics: Numerics
-    capacity_layers: int
-    power_layers_per_s: float = 0.0
-    region: str = ""
-    public_name: str = ""
-    instance: int
-
-    def announcement(self, now_s: float) -> Announcement:
-        """What it says of itself while it joins; ``now_s`` is wall time."""
-        return Announcement(
-            model=str(self.model),
-            layer_count=self.layer_count,
-            peer=self.peer,
-            start=self.span.start,
-            end=self.span.end,
-            state=State.JOINING,
-            numerics=self.numerics,
-            capacity_layers=self.capacity_layers,
-            power_layers_per_s=self.power_layers_per_s,
-            region=self.region,
-            software=f"swarm {VERSION}",
-            public_name=self.public_name,
-            instance=self.instance,
-            sequence=0,
-            started_s=now_s,
-            expires_s=now_s,
-        )
 
 
 class Placement:
@@ -195,19 +151,3 @@ def view_of(own: Announcement, listings: Iterable[Listing]) -> Cluster:
     metrics = None if earlier is None or earlier.announcement.instance != own.instance else earlier.metrics
     cluster = cluster_of(seen.values(), own.layer_count, activation_bytes=0)
     return replace(cluster, nodes=(*cluster.nodes, replace(node_of(Listing(own, b"", metrics)), live=True)))
-
-
-def facts_of(engine: SpanEngine, speed: SpanSpeed) -> dict[str, object]:
-    """What a server's announcement says of the span it has loaded."""
-    info = engine.info
-    return {
-        "start": info.span.start,
-        "end": info.span.end,
-        "head": info.head,
-        "embeddings": info.embeddings,
-        "numerics": Numerics(info.dtype, info.quantization),
-        "kv_tokens": engine.free_tokens,
-        "context_tokens": info.context_tokens,
-        "memory_bytes": info.memory_bytes,
-        "power_layers_per_s": speed.power_layers_per_s,
-    }

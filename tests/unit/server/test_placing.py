@@ -31,8 +31,9 @@ from swarm.scheduling.cluster import Cluster, Node
 from swarm.scheduling.intents import Choice
 from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
-from swarm.server.placing import Placement, Seat
+from swarm.server.placing import Placement
 from swarm.server.placing_config import PlacingConfig
+from swarm.server.seat import Seat
 
 MODEL = ModelId("m", "r", "0" * 16)
 STALENESS_S = 2.0
