@@ -35,7 +35,7 @@ class ServerConfig:
     metrics_gap_s: float = 0.1
     """The least time between two records, however many sessions open and close. All four stretch in large swarms."""
     idle_check_s: float = 10.0
-    """How often a server that was found slower than at its start computes a step to see whether it still is."""
+    """How often an idle server that was faster once computes a step to see whether it is again."""
     ping_every_s: float = 30.0
     """How often the round trip to each server that could follow this one is measured."""
     region: str = ""

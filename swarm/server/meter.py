@@ -23,6 +23,8 @@ IDLE_AFTER_S = 3.0
 """Without a decode step for so long the server counts as idle, whoever still has a session open."""
 SUSPICIOUS = 1.25
 """Forwards of one session that take so many times the idle value put that value in doubt."""
+RESIGNATION = 0.02
+"""With every check the best idle value there was gives way to the present one by this share of the difference."""
 MAX_S = MAX_SECONDS
 """No time is above this; a record or an ACCEPT with more would be refused."""
 
@@ -46,6 +48,7 @@ class Meter:
     def __init__(self, speed: SpanSpeed = UNMEASURED) -> None:
         self._speed = speed
         self._idle_factor = 1.0
+        self._best_factor = 1.0
         self._factor = 1.0
         self._alone_factor = 1.0
         self._wait_s = 0.0
@@ -99,15 +102,18 @@ class Meter:
     def doubtful(self) -> bool:
         """True if a step alone should be measured now and then.
 
-        Because the idle values are contradicted, or because they are higher than at the start: a server that has
-        recovered should find that out although nobody uses it.
+        Because the idle values are contradicted, or because they were better once: a server that has recovered should
+        find that out although nobody uses it.
         """
-        return self.contradicted or self._idle_factor > SUSPICIOUS
+        return self.contradicted or self._idle_factor > SUSPICIOUS * self._best_factor
 
     def checked(self, layers: int, took_s: float) -> None:
         """A step over ``layers`` layers, alone and with nobody waiting, has taken ``took_s``."""
         if (alone_s := self._alone_s(layers)) > 0:
             self._idle_factor = self._alone_factor = took_s / alone_s
+            # What was better once may not come back: in the end it is not asked for any more.
+            self._best_factor += RESIGNATION * (self._idle_factor - self._best_factor)
+            self._best_factor = min(self._best_factor, self._idle_factor)
 
     def rest(self) -> None:
         """The last session has closed: the next one begins at the idle values."""
@@ -128,6 +134,7 @@ class Meter:
             self._idle_factor = self._alone_factor = factor
         elif factor < self._idle_factor:
             self._idle_factor += WEIGHT * (factor - self._idle_factor)
+        self._best_factor = min(self._best_factor, self._idle_factor)
 
     def _load(self, factor: float, wait_s: float) -> Load:
         fixed_s = factor * self._speed.fixed_s + wait_s

@@ -19,7 +19,7 @@ from swarm.wire.messages import Accept
 
 @dataclass(slots=True, kw_only=True)
 class Vitals:
-    """``idle_check_s`` is how long the idle speed goes unchecked while it is worse than at the start."""
+    """``idle_check_s`` is how long the idle speed goes unchecked while it is worse than it was once."""
 
     announcer: Announcer
     engine: SpanEngine

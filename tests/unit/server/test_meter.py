@@ -159,6 +159,27 @@ def test_who_became_slower_doubts_and_a_check_settles_it_both_ways() -> None:
     assert not server.doubts(), "a little slower is noise"
 
 
+def test_a_disturbed_check_is_repeated_although_the_probe_was_as_slow() -> None:
+    server = Server()
+    server.steps(100, took_s=0.3 * ALONE_S)  # the probe had met a busy machine
+    server.meter.checked(LAYERS, 0.9 * ALONE_S)  # and so did a check
+    assert server.doubts()
+    server.meter.checked(LAYERS, 0.3 * ALONE_S)
+    assert not server.doubts()
+
+
+def test_in_the_end_a_server_resigns_itself_to_being_slower() -> None:
+    server = Server()
+    checks = 0
+    server.meter.checked(LAYERS, 3 * ALONE_S)
+    while server.doubts():
+        server.meter.checked(LAYERS, 3 * ALONE_S)
+        checks += 1
+        assert checks < 200
+    assert checks > 20
+    assert server.load(sessions=0) == near(Load(0.006, 0.012))
+
+
 def test_without_a_probe_the_first_steps_are_one() -> None:
     server = Server(UNMEASURED)
     assert server.load() == (1.0, 0.0)
