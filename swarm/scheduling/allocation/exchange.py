@@ -13,7 +13,7 @@ Group: TypeAlias = list[Node]
 
 ROUNDS = 3
 EXCHANGES = 1000
-"""So many exchanges of two servers are weighed at most (about 10 µs each)."""
+"""So many exchanges of two servers are weighed at most for one plan (about 10 µs each)."""
 CLEARLY = 1 + 1e-9
 
 
@@ -61,40 +61,37 @@ def matched(groups: Sequence[Group], layers: int) -> list[Group]:
     return best
 
 
-def exchanged(groups: Sequence[Group], spare: Sequence[Node], layers: int) -> list[Group]:
+def exchanged(groups: Sequence[Group], spare: Sequence[Node], layers: int, effort: int = EXCHANGES) -> list[Group]:
     """Single servers exchanged between two pipelines, or with a spare, wherever the two rates sum to more for it.
 
     Each pipeline can still hold the model afterwards. First improvement, pair by pair in order, until none is left (a
-    local optimum) or ``EXCHANGES`` were weighed. Sizes stay as they are.
+    local optimum) or ``effort`` were weighed. Sizes stay as they are.
     """
     lines = [*(list(group) for group in groups), list(spare)]
     rates = [*(pipeline_rate(group, layers) for group in groups), 0.0]
+    room = [sum(node.capacity_layers for node in line) - layers for line in lines]
+    room[-1] = sum(node.capacity_layers for node in itertools.chain.from_iterable(lines))  # spares need to hold nothing
     weighed, improved = 0, True
     while improved:
         improved = False
         for a, b in itertools.combinations(range(len(lines)), 2):
             for i, j in itertools.product(range(len(lines[a])), range(len(lines[b]))):
                 x, y = lines[a][i], lines[b][j]
-                if (x.capacity_layers, x.power) == (y.capacity_layers, y.power):
+                less = x.capacity_layers - y.capacity_layers
+                if less > room[a] or -less > room[b] or (less == 0 and x.power == y.power):
                     continue
-                trial = _with(lines[a], i, y), _with(lines[b], j, x)
-                spared = b == len(groups)
-                if not all(_holds(line, layers) for line in trial[: 1 if spared else 2]):
-                    continue
-                if weighed == EXCHANGES:
+                if weighed >= effort:
                     return lines[:-1]
                 weighed += 1
-                rate = pipeline_rate(trial[0], layers), 0.0 if spared else pipeline_rate(trial[1], layers)
+                trial = _with(lines[a], i, y), _with(lines[b], j, x)
+                rate = pipeline_rate(trial[0], layers), 0.0 if b == len(groups) else pipeline_rate(trial[1], layers)
                 if sum(rate) > (rates[a] + rates[b]) * CLEARLY:
                     lines[a], lines[b] = trial
                     rates[a], rates[b] = rate
+                    room[a], room[b] = room[a] - less, room[b] + less
                     improved = True
     return lines[:-1]
 
 
 def _with(group: Group, index: int, node: Node) -> Group:
     return [*group[:index], node, *group[index + 1 :]]
-
-
-def _holds(group: Group, layers: int) -> bool:
-    return sum(node.capacity_layers for node in group) >= layers

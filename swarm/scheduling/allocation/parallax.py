@@ -20,7 +20,7 @@ from swarm.scheduling.allocation.covering import (
     least_servers,
     tightest,
 )
-from swarm.scheduling.allocation.exchange import exchanged, matched
+from swarm.scheduling.allocation.exchange import EXCHANGES, exchanged, matched
 from swarm.scheduling.allocation.plan import Plan, Score
 from swarm.scheduling.allocation.scoring import Scoring, scoring_of
 from swarm.scheduling.allocation.territories import territories
@@ -32,6 +32,8 @@ GIVEN_AWAY = 0.03
 TRIES = 4
 """So many values of k are built at most to find the best by score; ``MANY_TRIES`` with many servers."""
 MANY_TRIES = 1
+EXCHANGE_BELOW = 128
+"""With fewer nodes than this, single servers are exchanged too, not only those of one capacity."""
 IMPOSSIBLE = 1 << 40
 
 Split: TypeAlias = tuple[int, ...]
@@ -63,7 +65,8 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     grounds = [_Ground.of(nodes, cluster.layers) for nodes in areas]
     choice = _Choice(grounds, scoring_of(cluster, areas), score, len(cluster.nodes) >= MANY)
     split = choice.best()
-    groups = [group for ground, k in zip(grounds, split, strict=True) for group in ground.groups(k, choice.many)]
+    effort = EXCHANGES // max(1, len(grounds)) if len(cluster.nodes) < EXCHANGE_BELOW else 0
+    groups = [group for ground, k in zip(grounds, split, strict=True) for group in ground.groups(k, effort)]
     return assemble(cluster, areas, groups, score, choice.gap(split))
 
 
@@ -116,13 +119,13 @@ class _Ground:
             del self.cost[max(self.built) + 1 :]
         return len(groups) == k
 
-    def groups(self, k: int, many: bool) -> list[list[Node]]:
+    def groups(self, k: int, effort: int) -> list[list[Node]]:
         """The servers of the ``k`` pipelines that were built, exchanged so that together they are fast."""
         groups = matched([[self.nodes[index] for index in group] for group in self.built[k]], self.layers)
-        if many:
+        if not effort:
             return groups
         used = {node.id for group in groups for node in group}
-        return exchanged(groups, [node for node in self.nodes if node.id not in used], self.layers)
+        return exchanged(groups, [node for node in self.nodes if node.id not in used], self.layers, effort)
 
 
 @dataclass(frozen=True, slots=True)
