@@ -55,16 +55,20 @@ class View:
         widest = self._cluster([listing for listing in self.listings if listing.peer in peers])
         return price(widest, stages, needs)
 
-    def better(self, stages: Sequence[Stage], needs: RouteNeeds, *, gain: float, salt: int = 0) -> Route | None:
-        """The chain to change to from ``stages``: one that makes a step faster by more than ``gain``, or None.
+    def better(self, route: Route, needs: RouteNeeds, *, gain: float, salt: int = 0) -> Route | None:
+        """The chain to change to from ``route``, chosen on an earlier view; None to keep it.
 
-        ``gain`` 0.2 asks that a step over ``stages`` takes more than 1.2 times as long.
+        Changed is only a chain that takes longer now than it was chosen for, by more than ``gain``, and only to one
+        that is faster by more than that: ``gain`` 0.2 asks that a step over ``route`` takes over 1.2 times as long.
         """
+        now_s = self.price(route.stages, needs)
+        if now_s <= (1.0 + gain) * route.latency_s:
+            return None
         try:
             best = self.best(needs, salt)
         except NoRouteError:
             return None
-        return best if self.price(stages, needs) > (1.0 + gain) * best.latency_s else None
+        return best if now_s > (1.0 + gain) * best.latency_s else None
 
     def _clusters(self, *, mixed: bool) -> Iterator[Cluster]:
         """One cluster per width of rows on the wire, or one of all if chains may mix them."""

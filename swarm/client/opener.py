@@ -105,7 +105,7 @@ class _Search:
         """The chain to take instead of the opened ``route``, as its servers told their load; None to keep it."""
         excluded = (frozenset(self.gone) | frozenset(self.busy) | self.avoided) - set(route.peers)
         before = replace(view, listings=without_own(view.listings, route.peers, self.kv_tokens))
-        return before.better(route.stages, replace(self.needs, excluded=excluded), gain=gain, salt=salt)
+        return before.better(route, replace(self.needs, excluded=excluded), gain=gain, salt=salt)
 
 
 class ChainOpener:

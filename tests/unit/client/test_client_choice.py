@@ -14,13 +14,11 @@ from swarm.core.errors import NoRouteError
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
-from swarm.core.spans import Span
-from swarm.scheduling.routing import RouteNeeds, Stage
+from swarm.scheduling.routing import RouteNeeds
 from swarm.wire.messages import Accept
 
 Make = Callable[..., Listing]
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-SHAPE = ModelShape(layers=4, hidden_size=1000)
 NEEDS = priced(RouteNeeds(kv_tokens=10, head="remote"))
 
 
@@ -88,19 +86,28 @@ def test_a_server_that_has_not_been_heard_of_is_not_routed(listing: Make) -> Non
 # -- changing one's mind --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("tau_s", "changes"), [(0.010, False), (0.0110, False), (0.013, True), (1.0, True)])
+@pytest.mark.parametrize(("tau_s", "changes"), [(0.009, False), (0.0110, False), (0.013, True), (1.0, True)])
 def test_only_a_gain_over_the_threshold_is_worth_another_chain(listing: Make, tau_s: float, changes: bool) -> None:
-    both = view(listing("a", 0, 4, tau_s=tau_s), listing("b", 0, 4))
-    better = both.better([Stage(A, Span(0, 4))], NEEDS, gain=0.2)
+    other = listing("b", 0, 4, tau_s=0.01)
+    chosen = view(listing("a", 0, 4, tau_s=0.009), other).best(NEEDS)
+    assert chosen.peers == (A,)
+    better = view(listing("a", 0, 4, tau_s=tau_s), other).better(chosen, NEEDS, gain=0.2)
     assert (better is not None) is changes
     assert better is None or better.peers == (B,)
 
 
+def test_a_chain_that_is_as_it_was_is_kept_whatever_became_better(listing: Make) -> None:
+    """It was taken for its time; another may have been passed over for its sessions."""
+    chosen = view(listing("a", 0, 4)).best(NEEDS)
+    assert view(listing("a", 0, 4), listing("b", 0, 4, tau_s=0.001)).better(chosen, NEEDS, gain=0.2) is None
+
+
 def test_no_other_chain_no_change(listing: Make) -> None:
+    chosen = view(listing("a", 0, 4)).best(NEEDS)
     alone = view(listing("a", 0, 4, tau_s=9.0), listing("b", 0, 4, state=State.DRAINING))
-    assert alone.better([Stage(A, Span(0, 4))], NEEDS, gain=0.2) is None
+    assert alone.better(chosen, NEEDS, gain=0.2) is None
     full = view(listing("a", 0, 4, tau_s=9.0, kv_free_tokens=0), listing("b", 0, 4, kv_free_tokens=0))
-    assert full.better([Stage(A, Span(0, 4))], NEEDS, gain=0.2) is None
+    assert full.better(chosen, NEEDS, gain=0.2) is None
 
 
 # -- what servers told ------------------------------------------------------------------------------------------
