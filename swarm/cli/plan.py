@@ -58,7 +58,7 @@ def plan_json(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
         "k": plan.k,
         "stages": plan.stages,
         "score": plan.score,
-        "unused": list(plan.unused),
+        "unused": sorted([*plan.unused, *(share.id for share in plan.replicas)]),
         "replicas": stages_json(_named(plan.replicas)),
         "score_name": plan.score_name,
         "scores": dict(plan.scores),
@@ -102,7 +102,7 @@ def plan_text(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
     rate = swarm_tokens_per_s(with_spans(cluster, plan), cluster.layers)
     lines += [f"{plan.k} pipelines of {plan.stages} stages in all; score: {scores} (chosen by {plan.score_name})"]
     lines += [f"unbatched, all sessions together: {rate:.2f} tokens/s"]
-    lines += [f"is that the most pipelines? {plan.gap or 'yes, proven'}"]
+    lines += [f"is that the best number of pipelines? {plan.gap or 'yes, proven'}"]
     if gateway is not None:
         lines += ["", gateway_text(rings, gateway)]
     return "\n".join(lines)

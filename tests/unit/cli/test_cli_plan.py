@@ -47,8 +47,10 @@ def check(found: dict[str, Any], content: dict[str, Any], *, within_capacity: bo
     for pipeline in found["pipelines"]:
         ends = [0, *(share["span"][1] for share in pipeline)]
         assert ends == [*(share["span"][0] for share in pipeline), content["layers"]]
-    shares = [*(share for pipeline in found["pipelines"] for share in pipeline), *found["replicas"]]
-    assert sorted([*(share["id"] for share in shares), *found["unused"]]) == sorted(capacity)
+    staged = [share for pipeline in found["pipelines"] for share in pipeline]
+    shares = [*staged, *found["replicas"]]
+    assert sorted([*(share["id"] for share in staged), *found["unused"]]) == sorted(capacity)
+    assert {share["id"] for share in found["replicas"]} <= set(found["unused"])
     for share in shares if within_capacity else ():
         start, end = share["span"]
         assert 0 < end - start <= capacity[share["id"]]
