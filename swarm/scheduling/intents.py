@@ -29,6 +29,8 @@ from swarm.scheduling.intents_windows import SAME, Quality, Rates, best_window, 
 from swarm.scheduling.reasons import layers_text
 
 Claims = dict[str, Span]
+_MOST_ROUNDS = 16
+"""Of mending: every change gains by the threshold, so it seldom takes more than three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +187,19 @@ class _Placing:
         return claims
 
     def _mend(self, start: Mapping[str, Span]) -> Claims:
-        """Let each claimant once, the largest hash first, take what is better for the swarm by the threshold."""
+        """Let claimants, the largest hash first, take what is better for the swarm by the threshold, until none is.
+
+        To the end, or those who have agreed would find more to change when they look again.
+        """
         claims = dict(start)
-        for node in reversed(self.claimants):
-            changed = claims | {node.id: self._best(node, claims)}
-            if self.worth(changed).better_than(self.worth(claims), self.options.threshold):
-                claims = changed
+        for _ in range(_MOST_ROUNDS):
+            before = claims
+            for node in reversed(self.claimants):
+                changed = claims | {node.id: self._best(node, claims)}
+                if self.worth(changed).better_than(self.worth(claims), self.options.threshold):
+                    claims = changed
+            if claims == before:
+                break
         return claims
 
     def _plan(self) -> Claims:
