@@ -127,13 +127,12 @@ class ChainOpener:
         self._random = random.Random()
         self._avoid_until_s: dict[PeerId, float] = {}
         self._pulse = PulseKeeper(transport, clock)
-        self._distances = Distances(Pinger(transport, clock).rtt_s, clock, salt=self._random.getrandbits(64))
-        self._view = SwarmView(directory, clock, model, shape, self._distances)
+        distances = Distances(Pinger(transport, clock).rtt_s, clock, salt=self._random.getrandbits(64))
+        self._view = SwarmView(directory, clock, model, shape, distances)
 
     async def close(self) -> None:
         """End the beats to servers and whatever else runs in the background. Idempotent."""
         await self._view.close()
-        await self._distances.close()
         await self._pulse.close()
 
     async def open(self, kv_tokens: int, report: ProgressCallback) -> OpenChain:
