@@ -159,7 +159,7 @@ claimants = st.lists(
 holders = st.lists(st.tuples(st.integers(0, 11), st.integers(1, 12)), max_size=4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(claimants, holders, st.randoms(use_true_random=False))
 def test_all_who_see_one_view_agree_and_stay_agreed(
     drawn: list[tuple[int, int, float]], held: list[tuple[int, int]], shuffler: object
