@@ -61,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--identity", type=Path, help="key file; made if missing (default: in the data folder)")
     where.add_argument("--public-name", default="", help="what others see beside the peer id")
     where.add_argument("--region", default="", help="where it stands, in any words: pipelines stay inside a region")
+    _add_moving(parser)
+    _add_computing(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
+
+
+def _add_moving(parser: argparse.ArgumentParser) -> None:
     moving = parser.add_argument_group("with auto: when to move to other layers")
     moving.add_argument("--no-rebalance", action="store_true", help="never move")
     moving.add_argument("--rebalance-every", type=float, default=PLACING.rebalance_every_s, metavar="S",
@@ -71,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     moving.add_argument("--claim-wait", type=float, default=PLACING.look_s, metavar="S", help="between two looks at "
                         "what others mean to hold, before loading; longer than a write to the directory takes to be "
                         "seen (default: 3 s)")  # fmt: skip
+
+
+def _add_computing(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to compute")
     how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (ROCm counts as cuda)")
     how.add_argument("--dtype", default="auto", choices=("auto", *DTYPE_BYTES), help="auto: the checkpoint's own")
@@ -85,7 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      help="close a session without a step for this long (default: 300 s)")  # fmt: skip
     how.add_argument("--drain-timeout", type=float, default=DEFAULTS.drain_timeout_s, metavar="S",
                      help="how long Ctrl-C lets running sessions finish (default: 30 s)")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
 
 
 def run(options: argparse.Namespace) -> int:
