@@ -32,6 +32,11 @@ def depth_for(servers: int) -> int:
     return min((max(servers - 1, 0) // SERVERS_PER_SHARD).bit_length(), MAX_DEPTH)
 
 
+def most_servers(depth: int) -> int:
+    """So many servers are spread at ``depth`` at most: the largest number with this ``depth_for``."""
+    return SERVERS_PER_SHARD << depth
+
+
 def depth_range(depth: int) -> range:
     """The depths at which records may stand while writers disagree by one."""
     return range(max(depth - 1, 0), min(depth + 1, MAX_DEPTH) + 1)

@@ -17,7 +17,7 @@ from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
 from swarm.core.records import sign_record
 from swarm.dht.protocol import Directory
-from swarm.dht.sharding import announce_interval_s
+from swarm.dht.sharding import announce_interval_s, most_servers
 from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import UNMEASURED
 from swarm.server.config import ServerConfig
@@ -46,7 +46,8 @@ class Announcer:
         self._base = base
         self._config = config
         self.servers = 1
-        """How many servers the model had when they were last counted; among many, records are written less often."""
+        """How many servers the model had when they were last counted, or the most it may have before they are; among
+        many, records are written less often and live longer."""
         self._stored_until_s: float | None = None
         self._earlier: set[int] = set()
         self._contests = 0
@@ -92,6 +93,8 @@ class Announcer:
         depth = self._base.shard_depth
         if changes.get("state") is not State.OFFLINE:  # the last word stands where the one before does
             depth = await self.directory.shard_depth(ModelId.parse(self._base.model))
+        if self._stored_until_s is None:  # what an earlier process with our key left must not outlive our first word
+            self.servers = max(self.servers, most_servers(depth))
         self._base = msgspec.structs.replace(self._base, shard_depth=depth, **changes)
         record = self.signed()
         self._stored_until_s = self._base.expires_s

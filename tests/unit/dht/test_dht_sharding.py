@@ -30,6 +30,7 @@ from swarm.dht.sharding import (
     inhabited_depth,
     metrics_interval_s,
     metrics_lifetime_s,
+    most_servers,
     sample_shards,
     scouting_shards,
     shards_at,
@@ -90,6 +91,12 @@ def test_the_depth_has_bounds() -> None:
     assert list(depth_range(0)) == [0, 1]
     assert list(depth_range(9)) == [8, 9, 10]
     assert list(depth_range(MAX_DEPTH)) == [MAX_DEPTH - 1, MAX_DEPTH]
+
+
+def test_the_most_servers_of_a_depth_are_the_last_of_it() -> None:
+    for depth in range(MAX_DEPTH):
+        assert depth_for(most_servers(depth)) == depth
+        assert depth_for(most_servers(depth) + 1) == depth + 1
 
 
 @given(st.integers(0, 8), st.text(alphabet="abcdef0123456789", min_size=1, max_size=20))

@@ -11,6 +11,7 @@ from swarm.core.errors import IdentityInUseError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
+from swarm.core.records import key_of, read_announcement
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.runtime.clock import VirtualClock
 from swarm.server.announcer import LOOKS_PER_ANNOUNCEMENT, Announcer
@@ -143,3 +144,30 @@ async def test_large_swarms_announce_less_often_and_stay_in_sight(
     assert servers * written / (clock.monotonic_s() - began_s) <= 100.0 * 1.1
     assert written >= 4000.0 / max(CONFIG.announce_every_s, servers / 100.0) * 0.8 - 1
     await server.die()
+
+
+class Crowded(MemoryDirectory):
+    """One that knows of so many servers that records stand at depth 9."""
+
+    async def shard_depth(self, model: ModelId) -> int:
+        return 9
+
+
+@pytest.mark.parametrize("in_good_order", [True, False])
+async def test_whoever_comes_back_to_a_large_swarm_is_seen_at_once(
+    clock: VirtualClock, store: MemoryDirectoryStore, in_good_order: bool
+) -> None:
+    before, again = (Twin(store, instance, started_s=clock.wall_s()) for instance in (1, 2))
+    before.announcer.directory = again.announcer.directory = Crowded(store)
+    await before.start()
+    before.announcer.servers = 10_000
+    await before.announcer.publish()
+    if in_good_order:
+        await before.announcer.publish(state=State.OFFLINE)
+    await before.die()
+    await clock.advance(1.0)
+    await again.start()
+    [(peer, stored)] = store.read(key_of(again.announcer.current))
+    found = read_announcement(stored, now_s=clock.wall_s(), expected_peer=peer)
+    assert (found.instance, found.state) == (2, State.ONLINE)
+    await again.die()
