@@ -76,7 +76,7 @@ class Snapshot:
         """The chain a client with a remote head would take now, or why there is none."""
         try:
             shape = ModelShape(self.layers, self.hidden_size or UNKNOWN_HIDDEN_SIZE)
-            return View(shape, self.shown, self.client_rtt_s).best(priced(RouteNeeds(head="remote")))
+            return View(shape, self.shown, self.client_rtt_s).best(priced(RouteNeeds(head="remote", kv_tokens=1)))
         except NoRouteError as error:
             return error
 
