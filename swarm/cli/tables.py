@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarm.core.spans import Span
 from swarm.runtime.logs import printable
 
 
@@ -30,8 +29,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "
 def ms(seconds: float | None) -> str:
     """Milliseconds with two digits after the point, "-" for None."""
     return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"
-
-
-def span_list(span: Span) -> list[int]:
-    """A span as JSON shows it: ``[a, b]``, half-open."""
-    return [span.start, span.end]

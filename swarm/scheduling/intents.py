@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from swarm.core.errors import ConfigError
 from swarm.core.spans import Span
 from swarm.scheduling.allocation.strategies import allocate
-from swarm.scheduling.allocation.throughput import swarm_tokens_per_s
 from swarm.scheduling.cluster import Cluster, Node
 from swarm.scheduling.intents_future import (
     PlacingOptions,
@@ -207,8 +206,3 @@ class _Placing:
         alone = Cluster(layers=self.layers, nodes=tuple(settle(node, None) for node in self.claimants))
         plan = allocate(alone)
         return self._fill({share.id: share.span for pipeline in plan.pipelines for share in pipeline})
-
-
-def predicted_tokens_per_s(cluster: Cluster, options: PlacingOptions, now_s: float) -> float:
-    """What the swarm of this view is predicted to serve once everything announced is done."""
-    return swarm_tokens_per_s(settled(cluster, options, now_s).values(), cluster.layers)

@@ -52,7 +52,8 @@ def parallax(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
     programming over sets. Above, s*(k) is bounded from below by the sums of the largest servers and from above by a bin
     covering heuristic, and k's are built in the order of the score that their bound allows, at most ``TRIES`` of them
     (one with ``MANY`` nodes); ``gap`` is empty where this proves the best. A pipeline is found whenever the capacities
-    allow one.
+    allow one. ``paper`` also asks for the power of the servers used: the choice takes that of the s*(k) largest, before
+    it is known which ones stand in the pipelines; the plan's score is that of those that do.
 
     Z = k²/s* alone would leave the smallest servers out of many (the last pipeline of a mixed swarm takes more than
     twice the servers of an average one), so with ``MANY`` nodes or more k is at least 97 % of sum(c) / L in whole
