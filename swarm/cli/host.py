@@ -17,7 +17,7 @@ from swarm.cli.loading import Loaded, Loader
 from swarm.cli.mover import Mover
 from swarm.cli.probe import ProbeReport, probe
 from swarm.cli.reachability import follow, wait_reachable
-from swarm.cli.signals import Signals, first_of
+from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
 from swarm.core.announcement import State
 from swarm.core.errors import IdentityInUseError, NetworkError, SwarmError
 from swarm.core.keys import Identity
@@ -39,8 +39,6 @@ from swarm.transport.options import NatOptions
 
 T = TypeVar("T")
 
-STOPPED_EARLY = 130
-"""Exit code of a server that was told to stop before it was ready."""
 WITHDRAW_S = 5.0
 """For taking a claim back."""
 

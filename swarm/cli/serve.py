@@ -9,6 +9,7 @@ from pathlib import Path
 
 from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
+from swarm.cli.signals import stop_imports
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.limits import MAX_NAME_CHARS
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS
@@ -120,7 +121,8 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             f"Starting a server for {most if told is None else f'layers {told}'} of {files.name}…",
             span=None if told is None else [told.start, told.end],
         )
-        from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
+        with stop_imports():
+            from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
 
         return asyncio.run(Host(options, console, files, identity, path).serve())
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+from collections.abc import Iterator
 from typing import Any
+
+STOPPED_EARLY = 130
+"""Exit code of a server that was told to stop before it was ready."""
 
 
 class Signals:
@@ -18,6 +23,25 @@ class Signals:
 
     def _received(self) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+@contextlib.contextmanager
+def stop_imports() -> Iterator[None]:
+    """While modules load, Ctrl-C and SIGTERM end the process with ``STOPPED_EARLY``.
+
+    A ``KeyboardInterrupt`` will not do: one that passes through a module's own ``exec`` makes Python kill itself with
+    the signal at its end, although it was caught.
+    """
+
+    def leave(*_: object) -> None:
+        raise SystemExit(STOPPED_EARLY)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def first_of(stop: asyncio.Event, *others: asyncio.Future[Any]) -> None:

@@ -17,7 +17,7 @@ from swarm.core.limits import (
     MAX_NAME_CHARS,
 )
 from swarm.core.numerics import Numerics
-from swarm.core.record_base import Layer, Record
+from swarm.core.record_base import MIN_RATE, Layer, Record
 from swarm.core.spans import Span
 
 
@@ -69,8 +69,8 @@ class Announcement(Record, frozen=True, kw_only=True, omit_defaults=True, tag="a
     ``start`` and ``end`` are its span; ``head`` says it holds norm and LM head, ``embeddings`` that it holds those.
     Two ``instance`` numbers under one peer id are two processes with one key. ``started_s`` is wall time.
     ``kv_tokens`` is the KV budget, ``memory_bytes`` what the weights take. ``capacity_layers`` is how many layers it
-    could hold, ``power_layers_per_s`` its decode speed alone and unloaded, ``region`` and ``coordinate`` where it is.
-    ``intent`` is a span it is about to move to (or to begin with, while it is joining).
+    could hold, ``power_layers_per_s`` its decode speed alone and unloaded (0: unknown), ``region`` and ``coordinate`` where
+    it is. ``intent`` is a span it is about to move to (or to begin with, while it is joining).
     """
 
     layer_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_LAYERS)]
@@ -110,6 +110,8 @@ class Announcement(Record, frozen=True, kw_only=True, omit_defaults=True, tag="a
         if not all(map(str.isprintable, (self.software, self.public_name, self.region, *self.addresses))):
             raise BadRecordError("unprintable characters in a name or an address", peer=self.peer)
         self.check_figures(power_layers_per_s=self.power_layers_per_s)
+        if 0 < self.power_layers_per_s < MIN_RATE:
+            raise BadRecordError(f"power_layers_per_s is {self.power_layers_per_s}", peer=self.peer)
         if (intent := self.intent) is not None and not (
             intent.start < intent.end <= self.layer_count and 0 <= intent.time_s < math.inf
         ):

@@ -8,7 +8,7 @@ import msgspec
 
 from swarm.core.errors import BadRecordError
 from swarm.core.limits import MAX_CONTEXT_TOKENS, MAX_LAYERS
-from swarm.core.record_base import MAX_SECONDS, PeerText, Record
+from swarm.core.record_base import MAX_SECONDS, MIN_RATE, PeerText, Record
 
 MAX_RTT_PEERS = 16
 """Successors a server measures and names: the nearest ones."""
@@ -53,5 +53,5 @@ class Metrics(Record, frozen=True, kw_only=True, omit_defaults=True, tag="metric
             raise BadRecordError(f"{len(self.step_s)} step times", peer=self.peer)
         if self.uplink_mbps is not None:
             self.check_figures(uplink_mbps=self.uplink_mbps)
-            if self.uplink_mbps == 0:
-                raise BadRecordError("uplink_mbps is 0", peer=self.peer)
+            if self.uplink_mbps < MIN_RATE:
+                raise BadRecordError(f"uplink_mbps is {self.uplink_mbps}", peer=self.peer)

@@ -172,10 +172,11 @@ def test_a_server_without_its_daemon_goes_and_says_why(launcher: Any) -> None:
     assert "Traceback" not in server.stderr
 
 
-def test_ctrl_c_while_starting(launcher: Any) -> None:
+@pytest.mark.parametrize("after_s", [0.2, 1.0, 2.5])
+def test_ctrl_c_while_starting(launcher: Any, after_s: float) -> None:
     server = launcher.server("0:10")
     server.event("starting")
-    time.sleep(1.0)
+    time.sleep(after_s)
     server.signal(signal.SIGINT)
     assert server.wait() == 130
     assert "Traceback" not in server.stderr

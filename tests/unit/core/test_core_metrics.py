@@ -69,7 +69,7 @@ def test_good_metrics_read_back_as_they_were_written(one: Metrics) -> None:
 ABSURD: list[tuple[dict[str, Any], str]] = [
     *(({name: value}, name) for name in ("tau_s", "fixed_s") for value in (math.nan, math.inf, -1e-9, 3601.0)),
     *(({"prefill_tokens_per_s": value}, "prefill_tokens_per_s") for value in (math.nan, -1.0, 1e13)),
-    *(({"uplink_mbps": value}, "uplink_mbps") for value in (math.nan, math.inf, -5.0, 0.0)),
+    *(({"uplink_mbps": value}, "uplink_mbps") for value in (math.nan, math.inf, -5.0, 0.0, 5e-324)),
     *(({"step_s": [0.1, value, 0.1, 0.1]}, "step_s") for value in (math.nan, math.inf, -0.1)),
     ({"step_s": [0.1, 0.1]}, "2 step times"),
     ({"step_s": [0.1] * 5}, "step_s"),

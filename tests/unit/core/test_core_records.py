@@ -22,6 +22,7 @@ from swarm.core.limits import (
     PROTOCOL_MAJOR,
 )
 from swarm.core.numerics import Numerics
+from swarm.core.record_base import MIN_RATE
 from swarm.core.records import CLOCK_SKEW_S, SignedRecord, read_announcement, sign_record
 
 NOW_S = 1_800_000_000.0
@@ -71,7 +72,7 @@ good = st.builds(
     context_tokens=st.integers(0, 10**6),
     memory_bytes=st.integers(0, 2**53),
     capacity_layers=st.integers(0, MAX_LAYERS),
-    power_layers_per_s=st.floats(0, 1e12),
+    power_layers_per_s=st.one_of(st.just(0.0), st.floats(MIN_RATE, 1e12)),
     region=names,
     intent=st.one_of(
         st.none(),
@@ -160,6 +161,7 @@ ABSURD: list[tuple[dict[str, Any], str]] = [
     ({"region": "r" * 65}, "region"),
     ({"power_layers_per_s": math.nan}, "power_layers_per_s"),
     ({"power_layers_per_s": -1.0}, "power_layers_per_s"),
+    ({"power_layers_per_s": 1e-308}, "power_layers_per_s"),
     ({"power_layers_per_s": math.inf}, "power_layers_per_s"),
     ({"capacity_layers": -1}, "capacity_layers"),
     ({"capacity_layers": MAX_LAYERS + 1}, "capacity_layers"),
