@@ -69,8 +69,8 @@ class Announcement(Record, frozen=True, kw_only=True, omit_defaults=True, tag="a
     ``start`` and ``end`` are its span; ``head`` says it holds norm and LM head, ``embeddings`` that it holds those.
     Two ``instance`` numbers under one peer id are two processes with one key. ``started_s`` is wall time.
     ``kv_tokens`` is the KV budget, ``memory_bytes`` what the weights take. ``capacity_layers`` is how many layers it
-    could hold, ``power_layers_per_s`` its decode speed alone and unloaded (0: unknown), ``region`` and ``coordinate`` where
-    it is. ``intent`` is a span it is about to move to (or to begin with, while it is joining).
+    could hold, ``power_layers_per_s`` its decode speed alone and unloaded (0: unknown), ``region`` and ``coordinate``
+    where it is. ``intent`` is a span it is about to move to (or to begin with, while it is joining).
     """
 
     layer_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_LAYERS)]

@@ -16,7 +16,7 @@ PeerText = Annotated[str, msgspec.Meta(max_length=64)]
 MAX_RATE = 1e12
 """Of layers, tokens or bits per second."""
 MIN_RATE = 1e-6
-"""The least power in layers per second and uplink in Mbit/s: what is slower serves nobody, and 1 / it would overflow."""
+"""The least power in layers per second, and uplink in Mbit/s: slower serves nobody, and its inverse may overflow."""
 MAX_SECONDS = 3600.0
 """No measured duration is longer; what says so is absurd."""
 

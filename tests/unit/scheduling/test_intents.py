@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from swarm.core.announcement import State
 from swarm.core.errors import ConfigError
+from swarm.core.limits import MAX_LAYERS
+from swarm.core.record_base import MAX_RATE, MIN_RATE
 from swarm.core.spans import Span
 from swarm.scheduling import intents_windows
 from swarm.scheduling.allocation.strategies import allocate
@@ -145,6 +147,15 @@ def test_a_liars_power_makes_no_hole_and_no_plenty() -> None:
     liar = serving("liar", "0:5", power=1e300)
     honest = [serving("a", "0:10"), serving("b", "10:20"), serving("c", "20:30", power=10)]
     assert choose(30, liar, *honest, newcomer("me", 10)).span == Span(20, 30)
+
+
+@pytest.mark.parametrize("power", [MIN_RATE, MAX_RATE])
+@pytest.mark.parametrize("helped", [True, False])
+def test_the_most_absurd_power_that_is_read_stops_nobody(power: float, helped: bool) -> None:
+    honest = [serving("a", "5:30")] if helped else []
+    assert choose(30, serving("liar", "0:30", power=power), *honest, newcomer("me", 10)).span.start == 0
+    everywhere = serving("liar", f"0:{MAX_LAYERS}", power=power)
+    assert len(choose(MAX_LAYERS, everywhere, newcomer("me", 10)).span) == 10
 
 
 def test_no_room_at_all_is_said() -> None:
