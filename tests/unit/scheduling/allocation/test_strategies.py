@@ -140,6 +140,12 @@ def test_rates_add_up_over_holders_and_the_weakest_layer_counts() -> None:
     assert swarm_tokens_per_s([], 4) == 0.0
 
 
+def test_a_weak_node_is_not_lost_beside_a_strong_one_elsewhere() -> None:
+    strong = Node(id="a", span=Span(0, 2), power=2e17)
+    weak = Node(id="b", span=Span(1, 4), power=3.0)
+    assert layer_rates((strong, weak), 4).tolist() == [1e17, 1e17 + 1, 1.0, 1.0]
+
+
 @given(cluster=clusters())
 def test_a_plan_with_a_pipeline_serves_and_one_without_does_not_by_the_rates(cluster: Cluster) -> None:
     nodes = tuple(replace(node, power=node.power + 1.0) for node in cluster.nodes)
