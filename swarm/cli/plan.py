@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from swarm.cli.tables import ms, table
 from swarm.cli.what_if import add_cluster_arguments, load_cluster, stages_json
+from swarm.core.errors import ConfigError
 from swarm.core.spans import Span
 from swarm.scheduling.allocation.plan import Plan, Share
+from swarm.scheduling.allocation.repair import keep_spans, keepers
 from swarm.scheduling.allocation.strategies import STRATEGIES, allocate
 from swarm.scheduling.allocation.throughput import swarm_tokens_per_s, with_spans
 from swarm.scheduling.cluster import Cluster, Node
@@ -21,11 +23,13 @@ EXAMPLES = """\
 examples:
   python -m swarm plan --cluster swarm.json
   python -m swarm plan --cluster swarm.json --strategy ring --json
+  python -m swarm plan --cluster swarm.json --keep-spans        # after somebody left: who has to move?
   python -m swarm plan --cluster swarm.json --place-gateway
 
 The plan has k pipelines, each of which holds all layers once. k is the number with the best score, among those for
 which the nodes' capacities suffice: k2_over_s is k * k / stages, paper weighs a pipeline against its hops. Inside a
-pipeline layers are shared by power. Present spans do not count. Exit code: 0, or 1 if no pipeline is possible.
+pipeline layers are shared by power. Present spans do not count, unless --keep-spans gives the places of the plan to
+whoever holds those layers already. Exit code: 0, or 1 if no pipeline is possible.
 """
 
 
@@ -36,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", choices=tuple(STRATEGIES), default="parallax", help="default: parallax")
     parser.add_argument("--score", choices=SCORES, default="k2_over_s", help="what chooses k (default: k2_over_s)")
     parser.add_argument(
+        "--keep-spans", action="store_true",
+        help="let as many nodes as possible keep the span they hold: those load nothing",
+    )  # fmt: skip
+    parser.add_argument(
         "--place-gateway", action="store_true",
         help="say beside which node a gateway should stand, and what that saves a token",
     )  # fmt: skip
@@ -44,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     cluster = load_cluster(options.cluster)
     plan = allocate(cluster, strategy=options.strategy, score=options.score)
+    if options.keep_spans:
+        if options.strategy == "ring-exo":
+            raise ConfigError("ring-exo may give a node more than it can hold", hint="choose another --strategy")
+        plan = keep_spans(plan, cluster)
     nodes = {node.id: node for node in cluster.nodes}
     rings = [[nodes[share.id] for share in pipeline] for pipeline in plan.pipelines]
     gateway = place_gateway(cluster, rings) if options.place_gateway and rings else None
@@ -60,6 +72,7 @@ def plan_json(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
         "score": plan.score,
         "unused": sorted([*plan.unused, *(share.id for share in plan.replicas)]),
         "replicas": stages_json(_named(plan.replicas)),
+        "keep": sorted(keepers(plan, cluster)),
         "score_name": plan.score_name,
         "scores": dict(plan.scores),
         "gap": plan.gap,
@@ -98,6 +111,8 @@ def plan_text(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
         lines += [table(("node", "layers", "of at most", "power", "stage"), rows), ""]
     if plan.unused:
         lines += [f"left over, and of no use: {', '.join(plan.unused)}", ""]
+    if staying := sorted(keepers(plan, cluster)):
+        lines += [f"these keep the layers they hold: {', '.join(staying)}", ""]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in plan.scores)
     rate = swarm_tokens_per_s(with_spans(cluster, plan), cluster.layers)
     lines += [f"{plan.k} pipelines of {plan.stages} stages in all; score: {scores} (chosen by {plan.score_name})"]

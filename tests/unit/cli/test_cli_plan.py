@@ -85,6 +85,23 @@ def test_two_pipelines_of_three(planned: Run) -> None:
     assert found["unused"] == []
 
 
+def test_survivors_of_two_broken_pipelines_keep_their_layers_and_join_up(planned: Run) -> None:
+    """a, b and c, d were pipelines of 30 layers; b and c have left, and the plan of the rest needs nobody to load."""
+    left = {"a": [0, 15], "d": [15, 30]}
+    swarm = {"layers": 30, "nodes": [{"id": name, "capacity_layers": 15, "span": span} for name, span in left.items()]}
+    swarm["nodes"].reverse()  # type: ignore[attr-defined]
+    found = planned(swarm, "--keep-spans")
+    assert found["keep"] == ["a", "d"]
+    assert [(stage["id"], stage["span"]) for stage in found["pipelines"][0]] == list(left.items())
+
+
+def test_a_plan_that_may_break_capacities_keeps_nobody(said: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(described(30, (15, 15))))
+    code, _, err = said("plan", "--cluster", str(path), "--strategy", "ring-exo", "--keep-spans")
+    assert (code, "another --strategy" in err) == (2, True)
+
+
 def test_layers_are_shared_by_power(planned: Run) -> None:
     found = planned(described(46, (24, 16, 8), (100, 50, 25)))
     [pipeline] = found["pipelines"]
