@@ -104,7 +104,7 @@ def max_flow(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
         bound += territory.bound
     placed = [*replicas, *(share for pipeline in pipelines for share in pipeline)]
     replicas += replicate(cluster.layers, grounds, {share.id: share.span for share in placed})
-    gap = f"passes {passed / MICRO:.4g} of at most {bound / MICRO:.4g} tokens/s" if pipelines else ""
+    gap = f"passes {passed / MICRO:.4g} of at most {bound / MICRO:.4g} tokens/s" if pipelines and passed < bound else ""
     return finish(cluster, grounds, pipelines, replicas, score, gap)
 
 
