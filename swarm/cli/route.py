@@ -53,7 +53,14 @@ def run(options: argparse.Namespace) -> int:
         route = find_route(cluster, needs=needs, options=RouteOptions() if options.as_client else ALWAYS_NEAR)
     except NoRouteError as error:
         if options.json:
-            nothing = {"chain": [], "latency_s": None, "standby": [], "standby_s": [], "exact": None, "terms": []}
+            nothing: dict[str, object] = {
+                "chain": [],
+                "latency_s": None,
+                "standby": [],
+                "standby_s": [],
+                "exact": None,
+                "terms": [],
+            }
             print(json.dumps(nothing | {"reason": error.message}))
         else:
             print(f"no chain: {error}")

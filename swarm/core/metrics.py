@@ -14,6 +14,8 @@ MAX_RTT_PEERS = 16
 """Successors a server measures and names: the nearest ones."""
 BATCHES = (1, 2, 4, 8)
 """Sessions in one step for which ``Metrics.step_s`` is measured at start."""
+METRICS_IDLE_S = 4.0
+"""An idle server writes metrics so often, unless there are very many."""
 METRICS_LIFETIME_S = 10.0
 """After so long without news a server is not routed."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]

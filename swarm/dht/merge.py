@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from swarm.core.announcement import Announcement, State
@@ -12,6 +13,7 @@ from swarm.core.metrics import Metrics
 from swarm.core.model_entry import ModelEntry
 from swarm.core.record_base import Record
 from swarm.core.records import AnyRecord
+from swarm.dht.sharding import longest_metrics_life_s
 
 Kind = TypeVar("Kind", Announcement, Metrics, ModelEntry)
 
@@ -33,16 +35,26 @@ def supersedes(new: Record, old: Record) -> bool:
     return new.expires_s > old.expires_s
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A record, its signed bytes, and until when (wall time) it counts."""
+
+    record: AnyRecord
+    signed: bytes
+    until_s: float
+
+
 class Newest:
     """The newest record of every peer, by kind and model, until it expires.
 
     So a replay of an older one changes nothing, and neither does a lookup that missed some nodes: what was read and
-    signed stays true until the time its signer set.
+    signed stays true until the time its signer set. Metrics count no longer than they may live from when they were
+    first seen: a dead server whose clock was ahead is not live for longer than others.
     """
 
     def __init__(self, *, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
-        self._groups: OrderedDict[tuple[type[Record], str], dict[str, tuple[AnyRecord, bytes]]] = OrderedDict()
+        self._groups: OrderedDict[tuple[type[Record], str], dict[str, _Held]] = OrderedDict()
 
     def take(
         self, kind: type[Kind], model: str, found: Iterable[tuple[Kind, bytes]], now_s: float
@@ -55,16 +67,22 @@ class Newest:
         self._groups.move_to_end((kind, model))
         if len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)
-        for peer in [peer for peer, (record, _) in group.items() if record.expires_s <= now_s]:
+        for peer in [peer for peer, held in group.items() if held.record.expires_s <= now_s]:
             del group[peer]
         for record, signed in found:
-            held = group.get(record.peer)
-            if held is None or supersedes(record, held[0]):
-                group[record.peer] = record, signed
-        live = [cast(tuple[Kind, bytes], group[peer]) for peer in sorted(group)]
+            known = group.get(record.peer)
+            if known is None or supersedes(record, known.record):
+                group[record.peer] = _Held(record, signed, _until_s(record, now_s))
+        live = [(cast(Kind, held.record), held.signed) for _, held in sorted(group.items()) if held.until_s > now_s]
         while len(group) > self._limit:
             group.popitem()  # the newcomers
         return live
+
+
+def _until_s(record: AnyRecord, now_s: float) -> float:
+    if isinstance(record, Metrics):
+        return min(record.expires_s, now_s + longest_metrics_life_s(record.shard_depth))
+    return record.expires_s
 
 
 def listings(announced: Iterable[tuple[Announcement, bytes]], metrics: Iterable[Metrics]) -> list[Listing]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
+from swarm.core.metrics import METRICS_IDLE_S, METRICS_LIFETIME_S, Metrics
 from swarm.core.records import shard_of
 
 SERVERS_PER_SHARD = 32
@@ -104,6 +104,11 @@ def metrics_lifetime_s(interval_s: float) -> float:
     At most ``Metrics.LIFETIME_S``, so beyond 24,000 servers of one model some are missed between two writes.
     """
     return min(max(METRICS_LIFETIME_S, _LIFETIME_INTERVALS * interval_s), Metrics.LIFETIME_S)
+
+
+def longest_metrics_life_s(depth: int) -> float:
+    """How long metrics written at a depth of sharding live at most, by how many servers that depth is for."""
+    return metrics_lifetime_s(metrics_interval_s(most_servers(depth), METRICS_IDLE_S))
 
 
 class Spread:

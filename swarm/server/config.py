@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swarm.core.metrics import METRICS_IDLE_S
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -31,7 +33,7 @@ class ServerConfig:
     """Between two metrics records under load while figures change by more than a tenth."""
     metrics_steady_s: float = 2.0
     """The same while they do not."""
-    metrics_idle_s: float = 4.0
+    metrics_idle_s: float = METRICS_IDLE_S
     metrics_gap_s: float = 0.1
     """The least time between two records, however many sessions open and close. All four stretch in large swarms."""
     idle_check_s: float = 10.0

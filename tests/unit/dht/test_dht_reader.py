@@ -12,7 +12,7 @@ from swarm.core.announcement import Announcement
 from swarm.core.errors import BadRecordError, NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
-from swarm.core.metrics import Metrics
+from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
 from swarm.core.numerics import Numerics
 from swarm.core.records import key_of, sign_record
 from swarm.dht.judge import Judge
@@ -209,3 +209,19 @@ def test_more_servers_than_are_remembered_are_shown_while_they_are_found() -> No
     assert {signed for _, signed in kept} == {b"0", b"1", b"2"}
     assert newest.take(Announcement, name, [], NOW_S + 60) == []
     assert newest.take(Metrics, name, [], NOW_S) == []
+
+
+def test_a_clock_that_is_ahead_keeps_no_dead_server_alive() -> None:
+    """Its last metrics say they live for a minute more; ten seconds after they were first seen they do not count."""
+
+    def metrics(sequence: int, expires_s: float) -> Metrics:
+        told = {"instance": 1, "tau_s": 0.1, "fixed_s": 0.0, "kv_free_tokens": 9}
+        return Metrics(model=name, peer=peer, sequence=sequence, expires_s=expires_s, **told)  # type: ignore[arg-type]
+
+    newest, name, peer = Newest(), str(MODEL), Identity(bytes(32)).peer_id
+    ahead = metrics(1, NOW_S + 60)
+    assert newest.take(Metrics, name, [(ahead, b"last")], NOW_S) == [(ahead, b"last")]
+    assert newest.take(Metrics, name, [(ahead, b"last")], NOW_S + METRICS_LIFETIME_S - 0.1) == [(ahead, b"last")]
+    assert newest.take(Metrics, name, [(ahead, b"last")], NOW_S + METRICS_LIFETIME_S) == []
+    later = metrics(2, NOW_S + 75)
+    assert newest.take(Metrics, name, [(later, b"again")], NOW_S + 15) == [(later, b"again")]
