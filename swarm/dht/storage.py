@@ -62,11 +62,14 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no 
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
         """Store one record under its server; False if it is full, too long-lived, or not newer than what is held."""
         now_s = self._clock.wall_s()
-        if not now_s < expiration_time <= now_s + self._longest_s(subkey, value, expiration_time) + CLOCK_SKEW_S:
+        if not self._may_live(now_s, subkey, value, expiration_time):
             return False
         held = super().get(key)
         records = held.value if held is not None else DictionaryDHTValue()
         known = records.get(subkey)
+        if known is not None and not self._may_live(now_s, subkey, known.value, known.expiration_time):
+            del records[subkey]  # stored while this machine's clock was ahead: it would bar all that comes
+            known = None
         if known is not None and known.expiration_time >= expiration_time:
             return False
         growth = _charge(value) - (_charge(known.value) if known is not None else 0)
@@ -79,6 +82,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no 
         _compact(records)
         _compact(self)
         return True
+
+    def _may_live(self, now_s: float, subkey: Any, value: bytes, expires_s: float) -> bool:
+        return now_s < expires_s <= now_s + self._longest_s(subkey, value, expires_s) + CLOCK_SKEW_S
 
     def _has_room(self, key: Any, records: Any, new: bool, growth: int) -> bool:
         if not new and growth <= 0:

@@ -15,7 +15,8 @@ from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESSES
 from swarm.core.numerics import Numerics
-from swarm.core.records import sign_record
+from swarm.core.record_base import Record
+from swarm.core.records import CLOCK_SKEW_S, sign_record
 from swarm.dht.protocol import Directory
 from swarm.dht.sharding import announce_interval_s, most_servers
 from swarm.engine.executor import SpanEngine
@@ -32,6 +33,16 @@ TIE_CONTESTS = 3
 """After this many answers a twin that did not yield must have started together with us."""
 
 EXPIRY_STEP_S = 0.001
+
+
+def later_expiry_s(kind: type[Record], wanted_s: float, earlier_s: float, now_s: float) -> float:
+    """When a record of ``kind`` should expire that is wanted until ``wanted_s`` and follows one until ``earlier_s``.
+
+    The directory stores only what expires later than what it has. But where no clock like ours would have taken the
+    earlier record, nobody has it: this machine's clock was far ahead then, and has been set right since.
+    """
+    later_s = max(wanted_s, earlier_s + EXPIRY_STEP_S)
+    return later_s if later_s <= now_s + kind.LIFETIME_S + CLOCK_SKEW_S else wanted_s
 
 
 class Announcer:
@@ -72,8 +83,9 @@ class Announcer:
         return sign_record(self.identity, self._renewed())
 
     def _renewed(self) -> Announcement:
-        # The directory stores only what expires later than what it has, whatever this machine's clock did meanwhile.
-        expires_s = max(self._clock.wall_s() + self._lives * self._every_s, self._base.expires_s + EXPIRY_STEP_S)
+        now_s = self._clock.wall_s()
+        wanted_s = now_s + self._lives * self._every_s
+        expires_s = later_expiry_s(Announcement, wanted_s, self._base.expires_s, now_s)
         self._base = msgspec.structs.replace(self._base, sequence=self._base.sequence + 1, expires_s=expires_s)
         return self._base
 

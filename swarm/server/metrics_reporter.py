@@ -13,7 +13,7 @@ from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
 from swarm.core.records import sign_record
-from swarm.server.announcer import EXPIRY_STEP_S, Announcer
+from swarm.server.announcer import Announcer, later_expiry_s
 from swarm.server.metrics_rhythm import Rhythm
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class MetricsReporter:
         return record
 
     def _record(self) -> Metrics:
-        # Each must expire later than the one before, whatever this machine's clock did meanwhile.
-        lifetime_s = self._rhythm.lifetime_s(self._announcer.servers)
-        self._expires_s = max(self._clock.wall_s() + lifetime_s, self._expires_s + EXPIRY_STEP_S)
+        now_s = self._clock.wall_s()
+        wanted_s = now_s + self._rhythm.lifetime_s(self._announcer.servers)
+        self._expires_s = later_expiry_s(Metrics, wanted_s, self._expires_s, now_s)
         self._sequence += 1
         return msgspec.structs.replace(
             self._source.metrics(),

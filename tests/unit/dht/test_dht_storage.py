@@ -117,6 +117,18 @@ def test_nothing_lives_longer_than_its_kind_may_and_plain_values_are_never_held(
     assert not make(max_keys=0)[0].store_subkey("key", "server", b"r", now_s + 60)
 
 
+def test_what_was_stored_while_the_clock_was_ahead_bars_nothing_once_it_is_right() -> None:
+    clock = SystemClock()
+    ahead = SimpleNamespace(s=3600.0, wall_s=lambda: clock.wall_s() + ahead.s, monotonic_s=clock.monotonic_s)
+    storage = BoundedStorage(ahead, lambda *_: LONGEST_S, max_bytes=2**30)
+    assert storage.store_subkey("key", "server", b"far", ahead.wall_s() + 60.0)
+    ahead.s = 0.0
+    assert not storage.store_subkey("key", "server", b"late", clock.wall_s() - 1.0)
+    assert storage.store_subkey("key", "server", b"right", clock.wall_s() + 60.0)
+    assert held(storage, "key") == {"server": b"right"}
+    assert not storage.store_subkey("key", "server", b"older", clock.wall_s() + 50.0)
+
+
 def test_an_answer_larger_than_any_node_holds_is_refused_before_a_signature_is_checked() -> None:
     judged: list[object] = []
 
