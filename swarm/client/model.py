@@ -311,16 +311,16 @@ class AsyncTextStream:
         self._owns_session = owns_session
         self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(prompt, options, progress or _no_progress))
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(lambda _: self._pieces.put_nowait(None))
 
-    def _ended(self, task: asyncio.Task[GenerationResult]) -> None:
-        self._pieces.put_nowait(None)
-        if not task.cancelled():
-            task.exception()  # marks it as seen: a stream that was dropped is nobody's to report
-
-    async def _run(self, prompt: str | None, options: Options, progress: ProgressCallback) -> GenerationResult:
+    async def _run(
+        self, prompt: str | None, options: Options, progress: ProgressCallback
+    ) -> GenerationResult | Exception:
+        """The answer, or why there is none: kept, not raised, since nobody may be there any more to hear it."""
         try:
             return await self._session.run(prompt, options, progress, self._pieces.put_nowait)
+        except Exception as error:
+            return error
         finally:
             if self._owns_session:
                 await asyncio.shield(self._session.close())
@@ -330,7 +330,7 @@ class AsyncTextStream:
         """The finished answer; ``MisuseError`` while it is not."""
         if not self._task.done() or self._task.cancelled():
             raise MisuseError("the answer is not finished", hint="read the stream to its end first")
-        return self._task.result()
+        return _or_raise(self._task.result())
 
     async def next_piece(self) -> str | None:
         """The next piece, or None at the end. Raises what the generation raised."""
@@ -339,7 +339,7 @@ class AsyncTextStream:
             self._pieces.put_nowait(None)  # for whoever else waits
             if self._task.cancelled():
                 return None
-            await self._task
+            _or_raise(await self._task)
         return piece
 
     def __aiter__(self) -> AsyncTextStream:
@@ -359,6 +359,12 @@ class AsyncTextStream:
         """Stop the generation and free its KV. Idempotent."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _or_raise(outcome: GenerationResult | Exception) -> GenerationResult:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _first(failures: BaseExceptionGroup[SwarmError]) -> SwarmError:
