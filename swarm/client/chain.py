@@ -48,6 +48,8 @@ MAX_RESULT_FRAME_BYTES = 16 * 1024 * 1024
 """Room for every row a step may want answered, in float32, of a model far wider than any."""
 HANG_UP_S = 2.0
 """How long a peer that reads nothing may hold up the end of a session."""
+LINK_EVIDENCE = 1
+"""The least weight of evidence: somebody's word that a link broke."""
 BLAME_WAIT_S = 0.1
 """How long a broken link waits for a better reason: a server's own word beats its neighbours' guesses."""
 
@@ -102,6 +104,24 @@ class Chain:
         self._blame: tuple[int, SwarmError] | None = None
         self._blame_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
+        self.unanswered = False
+        """Set by whoever gave up waiting for a step."""
+
+    @property
+    def suspects(self) -> frozenset[PeerId]:
+        """Who may have broken the chain; empty if nobody has.
+
+        A lost link blames the servers at both its ends: either may have lied about the other.
+        """
+        peers = [stage.peer for stage in self.plan.stages]
+        if self.unanswered:
+            return frozenset(peers)
+        if self._error is None or self._blame is None:
+            return frozenset()
+        weight, error = self._blame
+        named = [index for index, peer in enumerate(peers) if isinstance(error, PeerLostError) and peer == error.peer]
+        before = [index - 1 for index in named if index > 0 and weight == LINK_EVIDENCE]
+        return frozenset(peers[index] for index in (*named, *before)) or frozenset(peers)
 
     @property
     def broken(self) -> bool:
@@ -198,7 +218,7 @@ class Chain:
         try:
             await self._links[lane].send(step, *payload)
         except NetworkError as error:
-            self._suspect(1, PeerLostError(str(error), peer=self.plan.stages[0].peer))
+            self._suspect(LINK_EVIDENCE, PeerLostError(str(error), peer=self.plan.stages[0].peer))
         return future
 
     async def _read_control(self, index: int) -> None:
@@ -213,7 +233,7 @@ class Chain:
                     lost = PeerLostError(
                         f"server {self._name(message.peer)} was lost: {message.reason}", peer=message.peer
                     )
-                    self._suspect(1, lost)
+                    self._suspect(LINK_EVIDENCE, lost)
                 elif isinstance(message, Failed):
                     reason = f"server {_short(stage)} ended the session ({message.fault}): {message.reason}"
                     self._suspect(2, PeerLostError(reason, peer=stage.peer))
@@ -231,7 +251,9 @@ class Chain:
                 await link.receive()
         except SwarmError as error:
             first = self.plan.stages[0]
-            self._suspect(1, PeerLostError(f"server {_short(first)} closed the link: {error}", peer=first.peer))
+            self._suspect(
+                LINK_EVIDENCE, PeerLostError(f"server {_short(first)} closed the link: {error}", peer=first.peer)
+            )
 
     def _resolve(self, index: int, result: Result, frame: Frame) -> None:
         if index != len(self.plan.stages) - 1:

@@ -164,7 +164,7 @@ class Conversation:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 frame = await future
         except TimeoutError as error:
-            self._stale = True
+            self._stale = self.chain.unanswered = True
             raise PeerLostError(f"no answer to a step within {STEP_TIMEOUT_S:g} s") from error
         except BaseException:
             self._stale = True

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from swarm.client.avoided import Avoided
 from swarm.client.chain import Chain, ChainPlan, StagePlan
 from swarm.client.choice import ModelShape, View, priced
 from swarm.client.distances import Distances
@@ -31,9 +32,6 @@ from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.wire.messages import Codec
 
-AVOID_S = 60.0
-"""For so long a server that could not be reached is tried only where no other will do: an announcement outlives its
-server by a minute, and to dial a dead machine takes seconds."""
 BUSY_JITTER = (0.5, 1.5)
 """Clients wait a random factor of the asked time, so that they do not come back all at once."""
 MAX_REROUTES = 2
@@ -125,7 +123,7 @@ class ChainOpener:
         self._model = model
         self._options = options
         self._random = random.Random()
-        self._avoid_until_s: dict[PeerId, float] = {}
+        self._avoided = Avoided()
         self._pulse = PulseKeeper(transport, clock)
         distances = Distances(Pinger(transport, clock).rtt_s, clock, salt=self._random.getrandbits(64))
         self._view = SwarmView(directory, clock, model, shape, distances)
@@ -145,7 +143,7 @@ class ChainOpener:
         ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
         began_s = self._clock.monotonic_s()
-        search = _Search(self._needs(kv_tokens), began_s, self._avoided(began_s))
+        search = _Search(self._needs(kv_tokens), began_s, self._avoided.at(began_s))
         while True:
             report(Progress("routing"))
             view = await self._view.look()
@@ -189,7 +187,13 @@ class ChainOpener:
             loads.end(peers, kv_tokens)
         now_s = self._clock.monotonic_s()
         loads.accept(chain.loads, view.listings, now_s)
-        return OpenChain(chain, route, lambda: loads.close(peers, kv_tokens, now_s))
+        return OpenChain(chain, route, lambda: self._ended(chain, kv_tokens, now_s))
+
+    def _ended(self, chain: Chain, kv_tokens: int, opened_s: float) -> None:
+        """A session is over: its servers have room again, and who broke it is avoided."""
+        self._view.loads.close([stage.peer for stage in chain.plan.stages], kv_tokens, opened_s)
+        for peer in chain.suspects:
+            self._avoided.note(peer, self._clock.monotonic_s())
 
     async def _improve(self, opened: OpenChain, view: View, search: _Search, report: ProgressCallback) -> OpenChain:
         """``opened``, or a chain that is better now that its servers have told their load.
@@ -232,12 +236,7 @@ class ChainOpener:
                 continue
             search.gone[peer] = failure
             if not isinstance(failure, RefusedError):
-                self._avoid_until_s[peer] = self._clock.monotonic_s() + AVOID_S
-
-    def _avoided(self, now_s: float) -> frozenset[PeerId]:
-        """Servers that failed a short while ago."""
-        self._avoid_until_s = {peer: until_s for peer, until_s in self._avoid_until_s.items() if until_s > now_s}
-        return frozenset(self._avoid_until_s)
+                self._avoided.note(peer, self._clock.monotonic_s())
 
     def _needs(self, kv_tokens: int) -> RouteNeeds:
         return priced(

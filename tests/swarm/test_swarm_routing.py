@@ -11,11 +11,12 @@ from fakes import FakeServer
 from harness import Node, Swarm
 
 from swarm.client.results import GenerationResult, Progress
-from swarm.core.errors import NoRouteError, PeerUnreachableError
+from swarm.core.errors import NoRouteError, PeerUnreachableError, SwarmError
 from swarm.engine.speed import SpanSpeed
 from swarm.transport.framing import FrameStream
 from swarm.transport.memory import LinkShape
-from swarm.wire.messages import Accept, Busy, Open
+from swarm.wire.frames import Frame
+from swarm.wire.messages import Accept, Busy, Failed, LinkLost, Open
 
 OPTIONS = {"max_new_tokens": 3, "ignore_eos": True}
 FAST, SLOW = SpanSpeed(tau_s=0.001), SpanSpeed(tau_s=0.1)
@@ -160,6 +161,67 @@ async def test_a_better_chain_that_does_not_open_costs_nothing(swarm: Swarm) -> 
     assert modest.steps
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+# -- those that fail ----------------------------------------------------------------------------------------------
+
+
+async def test_servers_that_never_answer_open_are_tried_ever_more_rarely(swarm: Swarm) -> None:
+    """Each costs a try of 15 s; a few of them would cost every session a minute for ever."""
+
+    @dataclass
+    class Mute(FakeServer):
+        async def on_open(self, control: FrameStream, opened: Open) -> None:
+            pass
+
+    [honest] = await swarm.serve("0:5", speed=SLOW)
+    mutes = [await Mute(swarm, "0:5", speed=FAST).start() for _ in range(4)]
+    model, began_s = swarm.client(), swarm.clock.monotonic_s()
+    while swarm.clock.monotonic_s() < began_s + 1000.0:
+        assert peers(await model.generate("x", **OPTIONS)) == [honest.peer]
+        await asyncio.sleep(5.0)
+    assert all(4 <= len(mute.opens) <= 5 for mute in mutes), "after about 0, 1, 3, 7 and 15 minutes"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_a_server_that_fails_its_session_does_not_get_the_next_one(swarm: Swarm, silent: bool) -> None:
+    """One that takes steps and never answers, and one that ends every session."""
+
+    @dataclass
+    class Breaker(FakeServer):
+        async def on_step(self, control: FrameStream, opened: Open, frame: Frame) -> None:
+            if not silent:
+                await control.send(Failed("internal", "no reason"))
+
+    [honest] = await swarm.serve("0:5", speed=SLOW)
+    breaker = await Breaker(swarm, "0:5", speed=FAST).start()
+    model = swarm.client()
+    with pytest.raises(SwarmError):
+        await model.generate("x", **OPTIONS)
+    for _ in range(3):
+        assert peers(await model.generate("x", **OPTIONS)) == [honest.peer]
+    assert len(breaker.opens) == 1
+
+
+async def test_a_server_that_slanders_the_next_one_is_avoided_as_well(swarm: Swarm) -> None:
+    """It says of honest ones that it lost them: neither of the two gets the next session."""
+
+    @dataclass
+    class Slanderer(FakeServer):
+        async def on_step(self, control: FrameStream, opened: Open, frame: Frame) -> None:
+            await control.send(LinkLost(honest[1].peer, "it is not there"))
+
+    honest = await swarm.serve("0:2", "2:5", speed=FAST)
+    spare = (await swarm.serve("0:5", speed=SLOW))[0]
+    slanderer = await Slanderer(swarm, "0:2", speed=SpanSpeed(tau_s=0.0001)).start()
+    model = swarm.client()
+    await asyncio.sleep(20.0)
+    with pytest.raises(SwarmError):
+        await model.generate("x", **OPTIONS)
+    assert slanderer.steps
+    following = peers(await model.generate("x", **OPTIONS))
+    assert following[-1] == spare.peer
+    assert slanderer.peer not in following
 
 
 # -- going away ---------------------------------------------------------------------------------------------------
