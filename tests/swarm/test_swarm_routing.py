@@ -177,10 +177,10 @@ async def test_servers_that_never_answer_open_are_tried_ever_more_rarely(swarm: 
     [honest] = await swarm.serve("0:5", speed=SLOW)
     mutes = [await Mute(swarm, "0:5", speed=FAST).start() for _ in range(4)]
     model, began_s = swarm.client(), swarm.clock.monotonic_s()
-    while swarm.clock.monotonic_s() < began_s + 1000.0:
+    while swarm.clock.monotonic_s() < began_s + 430.0:
         assert peers(await model.generate("x", **OPTIONS)) == [honest.peer]
-        await asyncio.sleep(5.0)
-    assert all(4 <= len(mute.opens) <= 5 for mute in mutes), "after about 0, 1, 3, 7 and 15 minutes"
+        await asyncio.sleep(10.0)
+    assert {len(mute.opens) for mute in mutes} <= {2, 3}, "after about 0, 1.5 and 4 minutes"
 
 
 @pytest.mark.parametrize("silent", [True, False])
