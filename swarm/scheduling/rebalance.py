@@ -58,7 +58,13 @@ def unbalance(loads: Rates) -> float:
 
 
 def choose_move(
-    cluster: Cluster, self_id: str, options: PlacingOptions, *, now_s: float, waited_looks: int = 0
+    cluster: Cluster,
+    self_id: str,
+    options: PlacingOptions,
+    *,
+    now_s: float,
+    waited_looks: int = 0,
+    held_up: bool = False,
 ) -> Choice | None:
     """Where ``self_id`` should move by this view, None if it should stay. Its own claim in the view is disregarded.
 
@@ -66,10 +72,14 @@ def choose_move(
     else is moving, or claims to with the smaller hash; if the swarm gains more than ``options.move_threshold`` by it
     and no layer loses its last server; and if nobody else's move gains more, unless that one has not come forward for
     ``options.patience`` looks. Every move improves ``Quality`` by a fixed share and makes nothing before it worse, so a
-    swarm that nobody joins or leaves comes to rest. O(MOST_COMPARED · layers · capacity + nodes · layers).
+    swarm that nobody joins or leaves comes to rest. ``held_up`` says that others have been about to move for too long:
+    then nobody waits for them where a layer has no server even once they are where they mean to go.
+    O(MOST_COMPARED · layers · capacity + nodes · layers).
     """
     me = next((node for node in cluster.nodes if node.id == self_id), None)
-    if me is None or me.state is not State.ONLINE or me.span is None or _must_wait(cluster, me, options, now_s):
+    if me is None or me.state is not State.ONLINE or me.span is None:
+        return None
+    if not held_up and _must_wait(cluster, me, options, now_s):
         return None
     future = settled(cluster, options, now_s)
     future[self_id] = settle(me, me.span)
@@ -79,7 +89,8 @@ def choose_move(
     nodes = sorted((node for node in future.values() if node.span is not None), key=lambda node: node.id)
     rates = rates_of(nodes, cluster.layers)
     uneven = unbalance(layer_loads(nodes, cluster.layers, alpha=options.alpha))
-    if (rates > 0).all() and uneven <= options.unbalance:
+    covered = bool((rates > 0).all())
+    if covered and (held_up or uneven <= options.unbalance):
         return None
     found = _best_move(rates, future[self_id], options)
     if found is None:

@@ -30,6 +30,9 @@ CALM_LOOKS = 2
 """Looks in a row that must bear an intent out before it is acted on."""
 MOST_LOOKS = 40
 """A newcomer that was made to choose anew for so long loads what it has: better a poor place than none."""
+MOST_HELD_UP = 20
+"""So many looks in a row a server leaves a hole to others who are about to move, and then fills it: anybody may say
+that it moves, and never do."""
 
 
 class Placement:
@@ -44,6 +47,7 @@ class Placement:
         self._config = config
         self._uniform = uniform
         self._wanted_looks = 0
+        self._held_up_looks = 0
 
     # -- joining --------------------------------------------------------------------------------------------
 
@@ -98,18 +102,19 @@ class Placement:
         more.
         """
         cluster = await self._view()
-        choice = self._move(cluster, self._wanted_looks)
+        held_up = self._held_up(cluster)
+        choice = self._move(cluster, self._wanted_looks, held_up)
         if choice is None:
             wanted = is_wanted(cluster, self._own, self._config.options, now_s=self._clock.wall_s())
             self._wanted_looks = self._wanted_looks + 1 if wanted else 0
             return None
-        self._wanted_looks = 0
+        self._wanted_looks = self._held_up_looks = 0
         intent = Intent(choice.span.start, choice.span.end, self._clock.wall_s())
         try:
             await self._announcer.publish(intent=intent)
             for _ in range(CALM_LOOKS):
                 await self.pause(self._config.look_s)
-                again = self._move(await self._view(), self._config.options.patience)
+                again = self._move(await self._view(), self._config.options.patience, held_up)
                 if again is None or again.span != choice.span:
                     await self._announcer.publish(intent=None)
                     return None
@@ -127,9 +132,16 @@ class Placement:
         """Sleep ``seconds`` and a random part of them more."""
         await self._clock.sleep(seconds * (1 + self._config.jitter * self._uniform()))
 
-    def _move(self, cluster: Cluster, waited_looks: int) -> Choice | None:
+    def _move(self, cluster: Cluster, waited_looks: int, held_up: bool) -> Choice | None:
         options, now_s = self._config.options, self._clock.wall_s()
-        return choose_move(cluster, self._own, options, now_s=now_s, waited_looks=waited_looks)
+        return choose_move(cluster, self._own, options, now_s=now_s, waited_looks=waited_looks, held_up=held_up)
+
+    def _held_up(self, cluster: Cluster) -> bool:
+        """True once a hole that this server could fill has been left to others for too long."""
+        patience = self._config.options.patience
+        could = self._move(cluster, patience, True) is not None and self._move(cluster, patience, False) is None
+        self._held_up_looks = self._held_up_looks + 1 if could else 0
+        return self._held_up_looks > MOST_HELD_UP
 
     # -- seeing ---------------------------------------------------------------------------------------------
 

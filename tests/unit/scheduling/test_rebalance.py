@@ -107,6 +107,23 @@ def test_nobody_moves_while_another_does() -> None:
     assert movers(30, [abandoned, *hole[1:]])
 
 
+def test_a_hole_is_not_left_for_ever_to_those_who_say_that_they_move() -> None:
+    """Anybody may say so, every day anew; once it has gone on for too long a hole is filled all the same."""
+    hole = [serving("b", "10:20"), serving("c", "10:20")]
+    stranger = serving("x", "10:20", live=False)
+    moving = replace(stranger, state=State.DRAINING, intent=Span(10, 20), intent_s=NOW_S)
+    claims = replace(stranger, live=True, intent=Span(10, 20), intent_s=NOW_S)
+    for nodes in ([*hole, moving], [*hole, claims]):
+        cluster = Cluster(layers=20, nodes=tuple(nodes))
+        assert choose_move(cluster, "b", OPTIONS, now_s=NOW_S, waited_looks=OPTIONS.patience) is None
+        late = choose_move(cluster, "b", OPTIONS, now_s=NOW_S, waited_looks=OPTIONS.patience, held_up=True)
+        assert late is not None
+        assert late.span == Span(0, 10)
+    into = replace(moving, intent=Span(0, 10))
+    filled = Cluster(layers=20, nodes=(*hole, into))
+    assert choose_move(filled, "b", OPTIONS, now_s=NOW_S, waited_looks=OPTIONS.patience, held_up=True) is None
+
+
 def test_of_two_who_would_move_the_smaller_hash_does() -> None:
     both = [
         serving(name, "10:20", intent=Span(0, 10), intent_s=NOW_S - 1) for name in ("b", "c")

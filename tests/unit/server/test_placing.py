@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarm.core.announcement import Announcement, State
+from swarm.core.announcement import Announcement, Intent, State
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
@@ -31,7 +31,7 @@ from swarm.scheduling.cluster import Cluster, Node
 from swarm.scheduling.intents import Choice
 from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
-from swarm.server.placing import Placement
+from swarm.server.placing import MOST_HELD_UP, Placement
 from swarm.server.placing_config import PlacingConfig
 from swarm.server.seat import Seat
 
@@ -254,6 +254,32 @@ async def test_a_spare_takes_the_place_of_the_last_holder(seed: int) -> None:
     assert missing_layers([member.span for member in swarm.members], 30) == []
     assert sum(len(member.held) - 1 for member in swarm.members) == 1, "one moved, and only one"
     assert swarm.most_moving == 1
+    await swarm.end()
+
+
+async def test_one_who_says_for_ever_that_it_moves_keeps_no_hole_open() -> None:
+    """Two servers hold the same half of the model; a stranger means to move to that half, and says so anew again and
+    again."""
+    swarm = Swarm(3, 20, (10,) * 3)
+    liar, *others = swarm.members
+    for member in others:
+        member.held.append(Choice(Span(0, 10), "", 0.0, 0.0))
+        member.announcer.amend(start=0, end=10)
+        member.start()
+
+    async def lie() -> None:
+        while True:
+            intent = Intent(0, 10, swarm.clock.wall_s())
+            await liar.announcer.publish(state=State.DRAINING, start=0, end=10, intent=intent)
+            await swarm.clock.sleep(10.0)
+
+    lying = asyncio.create_task(lie())
+    await swarm.clock.advance(MOST_HELD_UP / 2 * CONFIG.rebalance_every_s)
+    assert {member.span for member in others} == {Span(0, 10)}, "one at a time"
+    await swarm.clock.advance((MOST_HELD_UP + 4) * CONFIG.rebalance_every_s * (1 + CONFIG.jitter))
+    assert sorted(member.span.start for member in others) == [0, 10]
+    lying.cancel()
+    await asyncio.gather(lying, return_exceptions=True)
     await swarm.end()
 
 
