@@ -43,7 +43,7 @@ from swarm.wire.messages import (
 )
 from swarm.wire.session import Channel, Phase, Role
 
-OPEN_TIMEOUT_S = 15.0
+OPEN_TIMEOUT_S = 8.0
 MAX_RESULT_FRAME_BYTES = 16 * 1024 * 1024
 """Room for every row a step may want answered, in float32, of a model far wider than any."""
 HANG_UP_S = 2.0

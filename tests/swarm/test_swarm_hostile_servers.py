@@ -352,10 +352,22 @@ async def test_a_server_that_does_not_open(swarm: Swarm, manner: str, error: typ
     await swarm.check_free()
 
 
+async def test_eight_servers_that_never_answer_delay_one_open_and_not_the_next(swarm: Swarm) -> None:
+    await swarm.serve("0:3", "3:5")
+    for _ in range(8):
+        await Opener(swarm, "0:5", manner="silence").start()
+    client = swarm.client()
+    for longest_s in (70.0, 1.0):
+        began_s = swarm.clock.monotonic_s()
+        await client.generate("x", **OPTIONS)
+        assert swarm.clock.monotonic_s() - began_s < longest_s
+    await swarm.check_free()
+
+
 async def test_a_crowd_of_servers_that_never_answer_costs_a_bounded_time(swarm: Swarm) -> None:
     """Anybody may announce any number of servers; two honest ones are among them."""
     await swarm.serve("0:3", "3:5")
-    for _ in range(10):
+    for _ in range(20):
         await Opener(swarm, "0:5", manner="silence").start()
     began_s = swarm.clock.monotonic_s()
     with pytest.raises(PeerUnreachableError, match=r"\d servers failed in 120 s"):
