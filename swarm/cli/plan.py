@@ -115,7 +115,8 @@ def plan_text(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
         lines += [f"these keep the layers they hold: {', '.join(staying)}", ""]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in plan.scores)
     rate = swarm_tokens_per_s(with_spans(cluster, plan), cluster.layers)
-    lines += [f"{plan.k} pipelines of {plan.stages} stages in all; score: {scores} (chosen by {plan.score_name})"]
+    pipelines = f"{plan.k} pipeline{'s' * (plan.k > 1)}"
+    lines += [f"{pipelines} of {plan.stages} stages in all; score: {scores} (chosen by {plan.score_name})"]
     lines += [f"unbatched, all sessions together: {rate:.2f} tokens/s"]
     lines += [f"is that the best number of pipelines? {plan.gap or 'yes, proven'}"]
     if gateway is not None:

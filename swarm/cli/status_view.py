@@ -123,7 +123,8 @@ def coverage_text(counts: Sequence[int]) -> str:
     lines = ["coverage by servers that sessions can use:", table(("layers", "servers"), rows)]
     holes = [span for span, count in stretches if count == 0]
     if holes:
-        lines.append(f"nobody holds {layers_text(holes)}; start one: python -m swarm.server --blocks {holes[0]}")
+        command = f"python -m swarm.server --blocks {holes[0]} --initial-peers ..."
+        lines.append(f"nobody holds {layers_text(holes)}; start one: {command}")
     return "\n".join(lines)
 
 

@@ -77,11 +77,12 @@ def describe(
     """The choice of ``span`` beside ``others``, with the reason that is worth telling."""
     rates = rates_of(others, layers)
     after = rates_of([*others, settle(me, span)], layers)
-    why = "it held them before" if span == remembered else _reason(rates, span, planned)
+    why = "it held them before" if span == remembered else reason_for(rates, span, planned=planned)
     return Choice(span, why, _least(rates), _least(after))
 
 
-def _reason(rates: Rates, span: Span, planned: bool) -> str:
+def reason_for(rates: Rates, span: Span, *, planned: bool = False) -> str:
+    """Why ``span`` is the place for one more server in a swarm of these ``rates``, as a sentence without its stop."""
     least = _least(rates)
     missing = _runs((rates[span.start : span.end] == 0).tolist(), span.start)
     slowest = _runs((rates <= least * (1 + SAME)).tolist(), 0)

@@ -54,7 +54,7 @@ def explain(verdicts: Sequence[Verdict], layer_count: int, *, remote_head: bool)
     """
     holes = missing_layers(_spans(verdict.server for verdict in verdicts), layer_count)
     if holes:
-        hint = f"start one: python -m swarm.server --blocks {holes[0]}"
+        hint = f"start one: python -m swarm.server --blocks {holes[0]} --initial-peers ..."
         return NoRouteError(f"no server holds {layers_text(holes)}", hint=hint)
     usable = [verdict.server for verdict in verdicts if verdict.objection is None]
     holes = missing_layers(_spans(usable), layer_count)

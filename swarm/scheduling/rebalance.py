@@ -9,7 +9,7 @@ import numpy as np
 from swarm.core.announcement import State
 from swarm.core.spans import Span
 from swarm.scheduling.cluster import Cluster, Node
-from swarm.scheduling.intents import Choice, describe
+from swarm.scheduling.intents import Choice, reason_for
 from swarm.scheduling.intents_future import (
     PlacingOptions,
     fresh,
@@ -70,10 +70,11 @@ def choose_move(
 
     It should move if some layer has no server, or the layers' load varies by more than ``options.unbalance``; if nobody
     else is moving, or claims to with the smaller hash; if the swarm gains more than ``options.move_threshold`` by it
-    and no layer loses its last server; and if nobody else's move gains more, unless that one has not come forward for
-    ``options.patience`` looks. Every move improves ``Quality`` by a fixed share and makes nothing before it worse, so a
-    swarm that nobody joins or leaves comes to rest. ``held_up`` says that others have been about to move for too long:
-    then nobody waits for them where a layer has no server even once they are where they mean to go.
+    and no layer loses its last server; if it would not merely give up a part of what it holds; and if nobody else's
+    move gains more, unless that one has not come forward for ``options.patience`` looks. Every move improves
+    ``Quality`` by a fixed share and makes nothing before it worse, so a swarm that nobody joins or leaves comes to
+    rest. ``held_up`` says that others have been about to move for too long: then nobody waits for them where a layer
+    has no server even once they are where they mean to go.
     O(MOST_COMPARED · layers · capacity + nodes · layers).
     """
     me = next((node for node in cluster.nodes if node.id == self_id), None)
@@ -101,9 +102,7 @@ def choose_move(
         if any(other and other[1].better_than(worth, options.threshold) for other in
                (_best_move(rates, node, options) for node in rivals)):  # fmt: skip
             return None
-    others = [node for node in nodes if node.id != self_id]
-    choice = describe(others, future[self_id], span, cluster.layers, None)
-    return Choice(span, choice.why, float(rates.min(initial=np.inf)), choice.tokens_per_s_after)
+    return Choice(span, reason_for(rates, span), float(rates.min(initial=np.inf)), worth.tokens_per_s)
 
 
 def is_wanted(cluster: Cluster, self_id: str, options: PlacingOptions, *, now_s: float) -> bool:
@@ -131,8 +130,8 @@ def _best_move(rates: Rates, node: Node, options: PlacingOptions) -> tuple[Span,
         return None
     without = _without(rates, node, node.span)
     span = best_window(without, max(node.capacity_layers, 1), node.power)
-    if span == node.span:
-        return None
+    if node.span.covers(span):
+        return None  # where it is, or less of it: the others that hold the rest may be here for a minute only
     without[span.start : span.end] += node.power / len(span)
     moved = quality(without)
     return (span, moved) if moved.better_than(quality(rates), options.move_threshold) else None

@@ -98,6 +98,17 @@ def test_survivors_of_two_broken_pipelines_are_one() -> None:
     assert after == 1
 
 
+def test_nobody_gives_up_layers_for_a_guest_and_the_reason_counts_the_mover() -> None:
+    """A small guest beside a full server: holding only the rest would be faster, until the guest leaves."""
+    full = [serving("a", "0:10", power=200), serving("b", "10:20", power=200), serving("c", "20:30")]
+    assert movers(30, [*full, serving("guest", "20:23")]) == {}
+    spread = [serving("a", "0:10"), serving("b", "0:10"), serving("c", "10:20", power=20), serving("d", "20:30")]
+    choice = move(30, spread, "b", waited=OPTIONS.patience)
+    assert choice is not None
+    assert choice.span == Span(10, 20)
+    assert choice.why == "layers 10 to 19 were the slowest at 2 tokens/s"
+
+
 def test_nobody_moves_while_another_does() -> None:
     hole = [serving("b", "10:20"), serving("c", "10:20"), serving("d", "10:20")]
     moving = replace(hole[0], state=State.DRAINING, intent=Span(20, 30), intent_s=NOW_S)
