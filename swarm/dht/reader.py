@@ -36,6 +36,8 @@ KEYS_PER_FETCH = 32
 """Asked for at one go. A key's records take at most 512 KiB."""
 FETCHES = 4
 """In flight at a time for one reader."""
+JUDGED_AT_ONCE = 64
+"""Records, some 6 ms of checking signatures, before others have a turn."""
 MAX_ROUNDS = 3
 """Of reading at another depth, when a survey or a count says so."""
 MAX_MODELS = 64
@@ -92,7 +94,7 @@ class Reader:
 
     async def entries(self) -> list[ModelEntry]:
         """Every live entry of the model index, in order of peer id."""
-        found = self._admitted(ModelEntry, await self._look_up([MODELS_KEY]))
+        found = await self._admitted(ModelEntry, await self._look_up([MODELS_KEY]))
         return [entry for entry, _ in self._newest.take(ModelEntry, "", found, self._clock.wall_s())]
 
     def shard_depth(self, model: ModelId) -> int:
@@ -110,9 +112,10 @@ class Reader:
         found = await self._look_up(
             [shard_key(kind, model, shard) for kind in (Announcement, Metrics) for shard in shards]
         )
+        servers, figures = await self._admitted(Announcement, found), await self._admitted(Metrics, found)
         now_s = self._clock.wall_s()
-        announced = self._newest.take(Announcement, model, self._admitted(Announcement, found), now_s)
-        metrics = self._newest.take(Metrics, model, self._admitted(Metrics, found), now_s)
+        announced = self._newest.take(Announcement, model, servers, now_s)
+        metrics = self._newest.take(Metrics, model, figures, now_s)
         return listings(announced, [record for record, _ in metrics])
 
     async def _survey(self, model: str, spread: Spread, now_s: float) -> int:
@@ -132,19 +135,23 @@ class Reader:
         """Who announces ``model`` in each of some shards, and for all that is known nowhere else since."""
         keys = {shard: shard_key(Announcement, model, shard) for shard in shards}
         found = await self._look_up(list(keys.values()))
-        known = self._newest.take(Announcement, model, self._admitted(Announcement, found), self._clock.wall_s())
+        admitted = await self._admitted(Announcement, found)
+        known = self._newest.take(Announcement, model, admitted, self._clock.wall_s())
         live = {signed: record for record, signed in known if record.state is not State.OFFLINE}
         return {
             shard: [peer for peer, value in found.get(key, ()) if value in live and key_of(live[value]) == key]
             for shard, key in keys.items()
         }
 
-    def _admitted(self, kind: type[Kind], found: _Found) -> list[tuple[Kind, bytes]]:
+    async def _admitted(self, kind: type[Kind], found: _Found) -> list[tuple[Kind, bytes]]:
+        """Those of one kind that count. Others have a turn in between: thousands of signatures take a second."""
         now_s = self._clock.wall_s()
         prefix = MODELS_KEY if kind is ModelEntry else shard_key(kind, "", "")
         admitted = []
         for key, items in found.items():
-            for peer, value in items if key.startswith(prefix) else ():
+            for index, (peer, value) in enumerate(items if key.startswith(prefix) else ()):
+                if index % JUDGED_AT_ONCE == JUDGED_AT_ONCE - 1:
+                    await asyncio.sleep(0)
                 if (record := self._judge.admit(kind, key, peer, value, now_s=now_s)) is not None:
                     admitted.append((record, value))
         return admitted

@@ -49,6 +49,8 @@ class Node:
     coordinate: Coordinate | None = None
     intent: Span | None = None
     intent_s: float = 0.0
+    started_s: float | None = None
+    """Wall time at which its process began, as it says; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,9 @@ class PlacingOptions:
     ``move_threshold`` the one under which nobody moves while every layer has a server.
     ``unbalance`` is the coefficient of variation of the layers' load above which a move is thought about, ``alpha`` the
     weight of KV room in that load. ``patience`` is how many looks a server that is not the best mover waits for that
-    one. A claim older than ``claim_life_s``, or a move older than ``move_life_s``, is taken for abandoned; both are
-    generous, because they compare two machines' clocks. ``most_claims`` bounds what a flood of newcomers costs.
+    one. A claim older than ``claim_life_s``, or a move or a first load older than ``move_life_s``, is taken for
+    abandoned; both are generous, because they compare two machines' clocks. ``most_claims`` bounds what a flood of
+    newcomers costs.
     """
 
     threshold: float = 0.1
@@ -67,7 +68,8 @@ def fresh(node: Node, options: PlacingOptions, now_s: float) -> bool:
 def future_span(node: Node, options: PlacingOptions, now_s: float) -> Span | None:
     """What ``node`` will hold, None if nothing; a claim counts as nothing yet, its node as staying where it is."""
     if node.state is State.JOINING:
-        return None if node.intent is not None else node.span
+        loading = node.intent is None and (node.started_s is None or now_s - node.started_s <= options.move_life_s)
+        return node.span if loading else None
     if node.state is State.DRAINING:
         return node.intent if node.intent is not None and fresh(node, options, now_s) else None
     return node.span if node.state is State.ONLINE and node.live else None

@@ -42,6 +42,7 @@ def node_of(listing: Listing) -> Node:
         coordinate=_sure(announced.coordinate),
         intent=None if announced.intent is None else announced.intent.span,
         intent_s=0.0 if announced.intent is None else announced.intent.time_s,
+        started_s=announced.started_s,
     )
 
 

@@ -108,9 +108,11 @@ def test_who_goes_is_silent_or_only_claims_holds_nothing(gone: dict[str, object]
 
 
 def test_who_loads_and_who_moves_counts_as_there() -> None:
-    loading = serving("a", "0:10", state=State.JOINING)
+    loading = serving("a", "0:10", state=State.JOINING, started_s=NOW_S - OPTIONS.move_life_s)
     moving = serving("b", "0:10", state=State.DRAINING, intent=Span(10, 20), intent_s=NOW_S)
     assert choose(30, loading, moving, newcomer("me", 10)).span == Span(20, 30)
+    for_ever = serving("a", "0:10", state=State.JOINING, started_s=NOW_S - OPTIONS.move_life_s - 1)
+    assert choose(30, for_ever, moving, newcomer("me", 10)).span == Span(0, 10)
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -76,6 +76,7 @@ def test_everything_that_a_server_says_arrives() -> None:
         coordinate=Coordinate(1.0, 2.0, 3.0, 0.5),
         intent=Span(0, 4),
         intent_s=5.0,
+        started_s=0.0,
     )
 
 
