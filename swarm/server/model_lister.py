@@ -11,7 +11,7 @@ from swarm.core.model_entry import ModelEntry
 from swarm.core.records import sign_record
 from swarm.dht.model_index import should_list
 from swarm.dht.sharding import announce_interval_s
-from swarm.server.announcer import EXPIRY_STEP_S, Announcer
+from swarm.server.announcer import Announcer, later_expiry_s
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,10 @@ class ModelLister:
         announcer, announced = self._announcer, self._announcer.current
         if not should_list(await announcer.directory.entries(), announced.model, announced.peer):
             return False
-        lifetime_s = LIFETIME_INTERVALS * self._interval_s
+        now_s = self._clock.wall_s()
         self._sequence += 1
-        self._expires_s = max(self._clock.wall_s() + lifetime_s, self._expires_s + EXPIRY_STEP_S)
+        wanted_s = now_s + LIFETIME_INTERVALS * self._interval_s
+        self._expires_s = later_expiry_s(ModelEntry, wanted_s, self._expires_s, now_s)
         record = ModelEntry(
             model=announced.model,
             peer=announced.peer,
