@@ -111,8 +111,7 @@ def max_flow(cluster: Cluster, score: Score = "k2_over_s") -> Plan:
 def plan_flow(plan: Plan, cluster: Cluster) -> float:
     """Tokens per second that any plan's spans pass, replicas included, by the graph of ``max_flow``."""
     territory = _Territory(cluster, cluster.nodes)
-    shares = [*(share for pipeline in plan.pipelines for share in pipeline), *plan.replicas]
-    return territory.place({share.id: (share.span.start, share.span.end) for share in shares}).flow.value / MICRO
+    return territory.place({share.id: (share.span.start, share.span.end) for share in plan.shares}).flow.value / MICRO
 
 
 def _search(territory: _Territory) -> _Placed:

@@ -46,9 +46,14 @@ class Plan:
     def stages(self) -> int:
         return sum(map(len, self.pipelines))
 
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """Everybody's part: the pipelines' in order, then the replicas'."""
+        return (*(share for pipeline in self.pipelines for share in pipeline), *self.replicas)
+
     def span_of(self, node: str) -> Span | None:
         """What ``node`` holds under this plan."""
-        for share in (*(share for pipeline in self.pipelines for share in pipeline), *self.replicas):
+        for share in self.shares:
             if share.id == node:
                 return share.span
         return None
@@ -76,7 +81,7 @@ def check_plan(plan: Plan, cluster: Cluster) -> None:
             reached = share.span.end
         if reached != cluster.layers:
             raise ConfigError(f"pipeline {index} ends at layer {reached} of {cluster.layers}")
-    shares = [*(share for pipeline in plan.pipelines for share in pipeline), *plan.replicas]
+    shares = plan.shares
     for share in shares:
         if share.id not in capacity:
             raise ConfigError(f"there is no node {share.id}")

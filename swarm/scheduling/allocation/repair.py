@@ -27,7 +27,7 @@ def keep_spans(plan: Plan, cluster: Cluster) -> Plan:
     the territories, as ``allocate``'s plans do. O(n log n + n * L).
     """
     grounds = territories(cluster)
-    spans = {share.id: share.span for share in _shares(plan)}
+    spans = {share.id: share.span for share in plan.shares}
     holders: dict[str, str] = {}  # who stands where the plan has put this server
     for nodes in grounds:
         holders |= _exchange(nodes, {node.id: spans[node.id] for node in nodes if node.id in spans})
@@ -39,12 +39,7 @@ def keep_spans(plan: Plan, cluster: Cluster) -> Plan:
 def keepers(plan: Plan, cluster: Cluster) -> set[str]:
     """The servers whose share is the span that they hold now: they do not move."""
     present = {node.id: node.span for node in cluster.nodes}
-    return {share.id for share in _shares(plan) if present[share.id] == share.span}
-
-
-def _shares(plan: Plan) -> Iterable[Share]:
-    yield from (share for pipeline in plan.pipelines for share in pipeline)
-    yield from plan.replicas
+    return {share.id for share in plan.shares if present[share.id] == share.span}
 
 
 def _exchange(nodes: Sequence[Node], places: Mapping[str, Span]) -> dict[str, str]:

@@ -35,8 +35,7 @@ def swarm_tokens_per_s(nodes: Iterable[Node], layers: int) -> float:
 
 def with_spans(cluster: Cluster, plan: Plan) -> tuple[Node, ...]:
     """The cluster's nodes as they will be once ``plan`` is carried out, newcomers online: for the functions above."""
-    shares = [*(share for pipeline in plan.pipelines for share in pipeline), *plan.replicas]
-    spans = {share.id: share.span for share in shares}
+    spans = {share.id: share.span for share in plan.shares}
     return tuple(
         replace(node, span=spans[node.id], state=State.ONLINE) if node.id in spans else replace(node, span=None)
         for node in cluster.nodes
