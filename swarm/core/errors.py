@@ -73,6 +73,81 @@ class BadRecordError(PeerError):
     """A directory record is unsigned, expired, too large, or says something absurd."""
 
 
+class ReceiptError(PeerError):
+    """Receipts do not say what they must. Its kinds name what is wrong, so that each can be judged on its own."""
+
+
+class ExpiredReceiptError(ReceiptError):
+    """A receipt counts no longer."""
+
+
+class WrongNonceError(ReceiptError):
+    """A receipt was signed for another opening: nonce, session or client are not those that were expected."""
+
+
+class WrongModelError(ReceiptError):
+    """A receipt names another model, or another calibration of it."""
+
+
+class WrongNumericsError(ReceiptError):
+    """A receipt declares another dtype or quantization than the server did when it was chosen."""
+
+
+class UnexpectedSignerError(ReceiptError):
+    """A receipt for a stage that its signer was not asked to run."""
+
+
+class SpanOutsideModelError(ReceiptError):
+    """A receipt claims layers that the model does not have."""
+
+
+class WrongSpanError(ReceiptError):
+    """A receipt claims other layers than its stage was opened for, though all receipts together tile the model."""
+
+
+class DuplicateStageError(ReceiptError):
+    """Two receipts of one stage for one window."""
+
+
+class CoverageGapError(ReceiptError):
+    """Layers that no receipt of the window covers."""
+
+
+class CoverageOverlapError(ReceiptError):
+    """Layers that two receipts of one window claim."""
+
+
+class UnequalRowsError(ReceiptError):
+    """The receipts of one window do not speak of the same rows."""
+
+
+class BrokenChainError(ReceiptError):
+    """A receipt does not follow the one its server signed before: a counter left out, or another predecessor."""
+
+
+class BrokenLinkError(ReceiptError):
+    """What one server says it sent is not what the next says it received. ``peers`` are both, in the chain's order.
+
+    Either may lie, or the path between them: this blames neither, so ``peer`` is empty.
+    """
+
+    def __init__(self, message: str, *, peers: tuple[str, str], hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.peers = peers
+
+
+class BadProofError(ReceiptError):
+    """A proof, an opened leaf or a list of rows does not show what it claims. The fault is whose it came from."""
+
+
+class EquivocationError(ReceiptError):
+    """A peer signed two different receipts under one counter; ``proof`` is the evidence, as bytes for anybody."""
+
+    def __init__(self, message: str, *, peer: str, proof: bytes, hint: str = "") -> None:
+        super().__init__(message, peer=peer, hint=hint)
+        self.proof = proof
+
+
 class NetworkError(SwarmError):
     """The network, or a machine on it, failed; trying again may help."""
 
