@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
-from swarm.core.announcement import Announcement
+from swarm.client.diagnosis import Loss
+from swarm.client.plan import ChainPlan, Feed, Patch, StagePlan
 from swarm.core.errors import (
     BusyError,
     ChainOpenError,
+    MisuseError,
     NetworkError,
     PeerLostError,
     ProtocolViolation,
     RefusedError,
     SwarmError,
 )
-from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, ModelId, PeerId
+from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, PeerId
 from swarm.core.limits import PROTOCOL_MAJOR
-from swarm.core.spans import Span
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import Hold, PulseKeeper
@@ -30,18 +30,22 @@ from swarm.wire.messages import (
     Accept,
     Busy,
     Close,
-    Codec,
+    Downstream,
     Failed,
     Hello,
     Lane,
     LinkLost,
     Noop,
     Open,
+    Pace,
     Refused,
     Result,
     Step,
+    Upstream,
 )
 from swarm.wire.session import Channel, Phase, Role
+
+__all__ = ["Chain", "ChainPlan", "Feed", "Loss", "Patch", "StagePlan"]
 
 OPEN_TIMEOUT_S = 8.0
 MAX_RESULT_FRAME_BYTES = 16 * 1024 * 1024
@@ -52,32 +56,6 @@ LINK_EVIDENCE = 1
 """The least weight of evidence: somebody's word that a link broke."""
 BLAME_WAIT_S = 0.1
 """How long a broken link waits for a better reason: a server's own word beats its neighbours' guesses."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """One server of the chain: which layers it runs, and its signed announcement for its predecessor."""
-
-    announcement: Announcement
-    record: bytes
-    span: Span
-
-    @property
-    def peer(self) -> PeerId:
-        return self.announcement.peer_id
-
-
-@dataclass(frozen=True, slots=True)
-class ChainPlan:
-    """Everything the OPENs of a chain say."""
-
-    model: ModelId
-    stages: Sequence[StagePlan]
-    kv_tokens: int
-    embed: bool
-    head: bool
-    codec: Codec = "raw"
-    numerics: str = ""
 
 
 class Chain:
@@ -106,6 +84,10 @@ class Chain:
         self._closing: asyncio.Task[None] | None = None
         self.unanswered = False
         """Set by whoever gave up waiting for a step."""
+        self.on_pace: Callable[[int, Pace], None] | None = None
+        """Told each server's PACE, with the server's place in ``stages``."""
+        self.generation = 0
+        """What steps carry; ``mend`` raises it, also when it fails. Epoch and sequence start again at 0 then."""
 
     @property
     def suspects(self) -> frozenset[PeerId]:
@@ -127,6 +109,61 @@ class Chain:
     def broken(self) -> bool:
         """True if no step can be sent any more."""
         return self._error is not None
+
+    @property
+    def stages(self) -> tuple[StagePlan, ...]:
+        """Who serves now, in order; a place is an index into this. It changes only when ``mend`` has succeeded."""
+        return tuple(self.plan.stages)
+
+    @property
+    def error(self) -> SwarmError | None:
+        """What broke the chain, for people; None while it is whole."""
+        return self._error
+
+    @property
+    def lost(self) -> Mapping[int, Loss]:
+        """The places that are lost. It may grow until the next ``mend``, and while one runs."""
+        return {}
+
+    @property
+    def cuts(self) -> frozenset[tuple[int, int]]:
+        """Links ``(place, place + 1)`` that were reported broken while the servers at both ends live.
+
+        A patch over either end mends it; without one ``mend`` has the two dial each other anew.
+        """
+        return frozenset()
+
+    def renew(self, stages: Sequence[StagePlan]) -> None:
+        """Note newer announcements of servers that are here, found by peer id (spans are ignored).
+
+        A newcomer is told the next server's, and refuses one that has expired (they live 60 s): call it with a fresh
+        view before ``mend``.
+        """
+        raise MisuseError("not yet")
+
+    def give_up(self, place: int, loss: Loss) -> None:
+        """The caller's word that the server at ``place`` is lost (slow, late, or its results are wrong).
+
+        Breaks the chain at once. A slow one may stay after all: a ``mend`` that does not cover it takes it back.
+        """
+        raise MisuseError("not yet")
+
+    async def mend(self, patches: Sequence[Patch], keep: int, feed: Feed, progress: Callable[[int, int], None]) -> None:
+        """One attempt to make a broken chain whole, in the next generation (or the one after that).
+
+        ``patches`` are in order and do not overlap; they cover every lost place but slow ones, which otherwise go on.
+        Newcomers are opened and all others relinked at once, the first ``keep`` rows are replayed to who lacks them, by
+        the servers' logs or from ``feed``, and ``progress(rows, keep)`` is told how many rows all of them hold.
+        Afterwards ``stages`` are the new ones, ``broken`` is False, and steps go on at ``keep`` in ``generation``,
+        epoch 0, sequence 0, the first with the answer's parameters.
+
+        Raises ``ChainOpenError`` with the errors of those that failed, by peer id: newcomers are forgotten again, and
+        the caller notes whom to avoid (``suspects`` leaves them out); others are then in ``lost``, and whoever is not
+        keeps its KV, so that another attempt may follow. ``MisuseError`` for patches that do not fit, a chain that is
+        whole or is being mended. Raises ``PeerLostError`` if the chain is closed meanwhile. Cancelled, it leaves
+        nothing open that ``close`` does not know of.
+        """
+        raise MisuseError("not yet")
 
     # -- opening --------------------------------------------------------------------------------------------
 
@@ -169,7 +206,6 @@ class Chain:
             model=str(plan.model),
             session=self._session,
             stage=index,
-            stages=last + 1,
             start=stage.span.start,
             end=stage.span.end,
             embed=plan.embed and index == 0,
@@ -177,12 +213,15 @@ class Chain:
             kv_tokens=plan.kv_tokens,
             numerics=plan.numerics,
             codec=plan.codec,
-            upstream=plan.stages[index - 1].peer if index else self._transport.peer_id,
-            secret_in=self._link_secrets[index],
-            downstream=plan.stages[index + 1].record if index < last else b"",
-            secret_out=self._link_secrets[index + 1],
+            upstream=Upstream(
+                plan.stages[index - 1].peer if index else self._transport.peer_id, self._link_secrets[index]
+            ),
+            downstream=Downstream(plan.stages[index + 1].record, index + 1, self._link_secrets[index + 1])
+            if index < last
+            else None,
             nonce=self._nonce,
             commitment=commit(self.audit_secret),
+            priority=plan.priority,
         )
 
     async def _open_stage(self, index: int) -> None:
@@ -192,9 +231,9 @@ class Chain:
         await control.send(self._open_message(index))
         reply = (await control.receive_within(OPEN_TIMEOUT_S, "answer to OPEN")).message
         if isinstance(reply, Busy):
-            raise BusyError(f"server {_short(stage)} is busy: {reply.reason}", retry_after_s=reply.retry_after_s)
+            raise BusyError(f"server {stage.short} is busy: {reply.reason}", retry_after_s=reply.retry_after_s)
         if isinstance(reply, Refused):
-            raise RefusedError(f"server {_short(stage)} refused: {reply.reason}")
+            raise RefusedError(f"server {stage.short} refused: {reply.reason}")
         if isinstance(reply, Accept):
             self.loads[stage.peer] = reply
 
@@ -235,12 +274,12 @@ class Chain:
                     )
                     self._suspect(LINK_EVIDENCE, lost)
                 elif isinstance(message, Failed):
-                    reason = f"server {_short(stage)} ended the session ({message.fault}): {message.reason}"
+                    reason = f"server {stage.short} ended the session ({message.fault}): {message.reason}"
                     self._suspect(2, PeerLostError(reason, peer=stage.peer))
                 elif not isinstance(message, Noop):
                     raise ProtocolViolation(f"unexpected {type(message).__name__}", peer=stage.peer)
         except PeerLostError as error:
-            gone = f"server {_short(stage)} for layers {stage.span} went away: {error.message}"
+            gone = f"server {stage.short} for layers {stage.span} went away: {error.message}"
             self._suspect(2, PeerLostError(gone, peer=stage.peer))
         except SwarmError as error:
             self._suspect(3, PeerLostError(str(error), peer=stage.peer))
@@ -252,7 +291,7 @@ class Chain:
         except SwarmError as error:
             first = self.plan.stages[0]
             self._suspect(
-                LINK_EVIDENCE, PeerLostError(f"server {_short(first)} closed the link: {error}", peer=first.peer)
+                LINK_EVIDENCE, PeerLostError(f"server {first.short} closed the link: {error}", peer=first.peer)
             )
 
     def _resolve(self, index: int, result: Result, frame: Frame) -> None:
@@ -275,7 +314,7 @@ class Chain:
         for stage in {stage.peer: stage for stage in self.plan.stages}.values():
 
             def silent(reason: str, stage: StagePlan = stage) -> None:
-                gone = f"server {_short(stage)} for layers {stage.span} went away: {reason}"
+                gone = f"server {stage.short} for layers {stage.span} went away: {reason}"
                 self._suspect(2, PeerLostError(gone, peer=stage.peer))
 
             self._holds.append(self._pulse.hold(stage.peer, stage.announcement.addresses, silent))
@@ -328,7 +367,7 @@ class Chain:
     def _name(self, peer: str) -> str:
         for stage in self.plan.stages:
             if stage.peer == peer:
-                return f"{_short(stage)} for layers {stage.span}"
+                return f"{stage.short} for layers {stage.span}"
         return peer[-8:]
 
 
@@ -340,8 +379,3 @@ async def _hang_up(control: FrameStream) -> None:
     except (SwarmError, TimeoutError):
         pass  # it is gone already, which is what was wanted
     await control.close()
-
-
-def _short(stage: StagePlan) -> str:
-    name = stage.announcement.public_name
-    return f"{name} ({stage.peer[-8:]})" if name else stage.peer[-8:]
