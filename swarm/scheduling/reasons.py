@@ -52,28 +52,57 @@ def explain(verdicts: Sequence[Verdict], layer_count: int, *, remote_head: bool)
 
     ``verdicts`` cover every server of the model; at least one of the reasons must hold.
     """
-    holes = missing_layers(_spans(verdict.server for verdict in verdicts), layer_count)
+    missing = _missing(verdicts, layer_count, Span(0, layer_count), remote_head)
+    usable = [verdict.server for verdict in verdicts if verdict.objection is None]
+    return missing or _divided(usable, layer_count, remote_head)
+
+
+def explain_gap(verdicts: Sequence[Verdict], layer_count: int, gap: Span, *, remote_head: bool) -> NoRouteError:
+    """Why nobody takes over the layers of ``gap`` in a chain, in the same order; the last reason is its neighbours."""
+    return _missing(verdicts, layer_count, gap, remote_head) or NoRouteError(
+        f"{layers_text([gap])} are held, but only by servers beside them in this chain, or in several numerics",
+        hint="start another server for them",
+    )
+
+
+def _missing(verdicts: Sequence[Verdict], layer_count: int, asked: Span, remote_head: bool) -> NoRouteError | None:
+    """What of ``asked`` nobody holds, or nobody who may take part."""
+    holes = _holes((verdict.server for verdict in verdicts), layer_count, asked)
     if holes:
         hint = f"start one: python -m swarm.server --blocks {holes[0]} --initial-peers ..."
         return NoRouteError(f"no server holds {layers_text(holes)}", hint=hint)
     usable = [verdict.server for verdict in verdicts if verdict.objection is None]
-    holes = missing_layers(_spans(usable), layer_count)
+    holes = _holes(usable, layer_count, asked)
     if holes:
         text = layers_text(holes)
         holders = [verdict for verdict in verdicts if _holds_some(verdict.server, holes)]
         return _withheld(text + (" is" if text.startswith("layer ") else " are"), holders)
-    if remote_head:
-        at_end = f"no server of layer {layer_count - 1} holds the LM head"
-        for missing in (
-            _part(verdicts, "the embeddings are", "no server of layer 0 holds the embeddings", has_embeddings),
-            _part(verdicts, "the LM head is", at_end, lambda server: has_head(server, layer_count)),
-        ):
-            if missing is not None:
-                return missing
-        if layer_count == 1:  # the only case in which who begins must also end
-            both = "no one server may serve both embeddings and LM head of the one layer there is"
-            return NoRouteError(both, hint='connect with head="local"')
-    return _divided(usable, layer_count, remote_head)
+    return _ends(verdicts, layer_count, asked) if remote_head else None
+
+
+def _ends(verdicts: Sequence[Verdict], layer_count: int, asked: Span) -> NoRouteError | None:
+    """What a remote head lacks at the model's ends, as far as they are asked for."""
+    missing: NoRouteError | None = None
+    if asked.start == 0:
+        unheld = "no server of layer 0 holds the embeddings"
+        missing = _part(verdicts, "the embeddings are", unheld, has_embeddings)
+    if missing is None and asked.end == layer_count:
+        unheld = f"no server of layer {layer_count - 1} holds the LM head"
+        missing = _part(verdicts, "the LM head is", unheld, lambda server: has_head(server, layer_count))
+    if missing is None and layer_count == 1:  # the only case in which who begins must also end
+        both = "no one server may serve both embeddings and LM head of the one layer there is"
+        missing = NoRouteError(both, hint='connect with head="local"')
+    return missing
+
+
+def _holes(servers: Iterable[Node], layer_count: int, asked: Span) -> list[Span]:
+    """The layers of ``asked`` that none of ``servers`` holds."""
+    holes = missing_layers(_spans(servers), layer_count)
+    return [
+        Span(max(hole.start, asked.start), min(hole.end, asked.end))
+        for hole in holes
+        if hole.start < asked.end and asked.start < hole.end
+    ]
 
 
 def _part(verdicts: Sequence[Verdict], held: str, unheld: str, holds: Callable[[Node], bool]) -> NoRouteError | None:

@@ -151,7 +151,7 @@ def _objection(node: Node, needs: RouteNeeds) -> str | None:
     if node.kv_free_tokens is not None and node.kv_free_tokens < needs.kv_tokens:
         return f"have too little KV room (under {needs.kv_tokens} token{'s' * (needs.kv_tokens != 1)})"
     if isinstance(needs.numerics, Numerics) and str(node.numerics) != str(needs.numerics):
-        return f"compute in other numerics than {needs.numerics}"
+        return f"compute in {node.numerics} and not in {needs.numerics}"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarm.core.errors import NoRouteError
@@ -11,8 +12,8 @@ from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.reasons import explain
 from swarm.scheduling.routing_arrays import Arrays
 from swarm.scheduling.routing_choice import Chooser
-from swarm.scheduling.routing_types import Route, RouteNeeds, RouteOptions, Stage
-from swarm.scheduling.standby import standbys
+from swarm.scheduling.routing_types import Route, RouteNeeds, RouteOptions, Stage, Standby
+from swarm.scheduling.standby import hops_s, replacement, standbys, standbys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,15 @@ class RoutingTable:
             exact=len({arrays.kind[index] for index, _ in parts}) == 1,
             standbys=spares or (None,) * len(stages),
         )
+
+    def standbys(self, chain: Sequence[Stage], needs: RouteNeeds, salt: int = 0) -> tuple[Standby | None, ...]:
+        """Who would stand in for each stage of a chain that runs already. See ``standby.standbys_of``."""
+        return standbys_of(self.arrays, chain, needs, salt)
+
+    def replacement(self, chain: Sequence[Stage], places: range, needs: RouteNeeds, salt: int = 0) -> Standby:
+        """Who takes over ``places`` of a chain that runs already. See ``standby.replacement``."""
+        return replacement(self.arrays, chain, places, needs, salt)
+
+    def hops_s(self, chain: Sequence[Stage], place: int, needs: RouteNeeds) -> float:
+        """Seconds that the stage at ``place`` pays for its two hops, 0 if the view does not know it."""
+        return hops_s(self.arrays, chain, place, needs)

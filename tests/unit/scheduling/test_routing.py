@@ -162,7 +162,7 @@ def test_claims_without_measure_overflow_nothing() -> None:
         (
             [server("a", 0, 7)],
             RouteNeeds(numerics=NF4),
-            "layers 0 to 6 are held, but only by servers that compute in other numerics than bfloat16+nf4",
+            "layers 0 to 6 are held, but only by servers that compute in float32 and not in bfloat16+nf4",
         ),
         ([server("a", 0, 7)], RouteNeeds(head="remote"), "no server of layer 0 holds the embeddings"),
         (

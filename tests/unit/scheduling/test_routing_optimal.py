@@ -126,7 +126,7 @@ def cheapest_standby_s(cluster: Cluster, route: Route, place: int, needs: RouteN
         if names & set(route.peers) or (needs.numerics != "any" and own != classes):
             continue
         part_s = price_of_part(cluster, before[-1:], chain, after[:1], needs)
-        if part_s is not None and (least is None or part_s < least):
+        if least is None or part_s < least:
             least = part_s
     return least
 
@@ -149,13 +149,15 @@ def price_of_part(
     chain: tuple[Stage, ...],
     after: tuple[Stage, ...],
     needs: RouteNeeds,
-) -> float | None:
-    """From predecessor to successor, by hand from the cluster's own figures."""
+) -> float:
+    """From predecessor to successor, by hand from the cluster's own figures; hops of unknown servers are free."""
     node = {node.id: node for node in cluster.nodes}
     ends = [*(part.peer for part in before), *(part.peer for part in chain), *(part.peer for part in after)]
     total_s = sum(node[part.peer].fixed_s + len(part.span) * node[part.peer].tau_s for part in chain)
     for a, b in pairwise(ends):
-        total_s += cluster.rtt_between(node[a], node[b]) / 2 + cluster.uplink_s(node[a], cluster.activation_bytes)
+        if a in node and b in node:
+            hop_s = cluster.rtt_between(node[a], node[b]) / 2
+            total_s += hop_s + cluster.uplink_s(node[a], cluster.activation_bytes)
     if not before:
         total_s += cluster.client_rtt(node[chain[0].peer]) / 2
         if cluster.client_uplink_mbps is not None:
@@ -298,3 +300,81 @@ def test_the_order_of_the_view_does_not_matter(
         except NoRouteError as error:
             answers.append(error.message)
     assert answers[0] == answers[1]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[Stage, ...]:
+    """A chain as it may run: cut anywhere, over servers that the view may have forgotten; neighbours differ."""
+    cuts = sorted({0, LAYERS, *draw(st.sets(st.integers(1, LAYERS - 1), max_size=3))})
+    names = st.sampled_from(["n0", "n1", "n2", "n3", "gone"])
+    stages: list[Stage] = []
+    for start, end in pairwise(cuts):
+        last = stages[-1].peer if stages else ""
+        stages.append(Stage(PeerId(draw(names.filter(lambda name, last=last: name != last))), Span(start, end)))
+    return tuple(stages)
+
+
+def least_s(cluster: Cluster, chain: tuple[Stage, ...], places: range, needs: RouteNeeds, *, disjoint: bool) -> float:
+    """By exhaustive search: the least time of a sub-chain in ``places``, infinite if there is none."""
+    known = {node.id: node for node in cluster.nodes}
+    before, after = chain[: places.start][-1:], chain[places.stop :][:1]
+    least = float("inf")
+    for part in every_part(cluster, needs, Span(chain[places.start].span.start, chain[places.stop - 1].span.end)):
+        names = [stage.peer for stage in (*before, *part, *after)]
+        several = len({known[stage.peer].numerics for stage in part}) > 1
+        if (several and needs.numerics != "any") or any(a == b for a, b in pairwise(names)):
+            continue
+        if disjoint and {stage.peer for stage in part} & {stage.peer for stage in chain}:
+            continue
+        least = min(least, price_of_part(cluster, before, part, after, needs))
+    return least
+
+
+@settings(max_examples=200, deadline=None)
+@given(cluster=clusters(), chain=chains(), needs=any_needs, data=st.data())
+def test_no_replacement_is_faster_by_exhaustive_search(
+    cluster: Cluster, chain: tuple[Stage, ...], needs: RouteNeeds, data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, len(chain) - 1))
+    places = range(first, data.draw(st.integers(first + 1, len(chain))))
+    span = Span(chain[first].span.start, chain[places.stop - 1].span.end)
+    best_s = least_s(cluster, chain, places, needs, disjoint=False)
+    for table in tables(cluster):
+        if best_s == float("inf"):
+            with pytest.raises(NoRouteError, match=r"layer|embeddings|LM head"):
+                table.replacement(chain, places, needs)
+            continue
+        found = table.replacement(chain, places, needs, salt=data.draw(st.integers(0, 3)))
+        assert found.stages in set(every_part(cluster, needs, span))
+        assert found.latency_s == pytest.approx(best_s, rel=1e-9, abs=1e-10)
+        assert all(allowed(node, needs) for node in cluster.nodes if node.id in {s.peer for s in found.stages})
+
+
+@settings(max_examples=100, deadline=None)
+@given(cluster=clusters(), chain=chains(), needs=any_needs)
+def test_standbys_of_a_running_chain_by_exhaustive_search(
+    cluster: Cluster, chain: tuple[Stage, ...], needs: RouteNeeds
+) -> None:
+    for table in tables(cluster):
+        found = table.standbys(chain, needs)
+        for place, standby in enumerate(found):
+            best_s = least_s(cluster, chain, range(place, place + 1), needs, disjoint=True)
+            latency_s = float("inf") if standby is None else standby.latency_s
+            assert latency_s == pytest.approx(best_s, rel=1e-9, abs=1e-10)
+            if standby is not None:
+                assert not {stage.peer for stage in standby.stages} & {stage.peer for stage in chain}
+
+
+@settings(max_examples=100, deadline=None)
+@given(cluster=clusters(), chain=chains(), needs=any_needs)
+def test_a_stages_hops_are_what_it_costs_besides_computing(
+    cluster: Cluster, chain: tuple[Stage, ...], needs: RouteNeeds
+) -> None:
+    known = {node.id: node for node in cluster.nodes}
+    table = RoutingTable.of(cluster)
+    for place, stage in enumerate(chain):
+        whole_s = computes_s = 0.0
+        if (node := known.get(stage.peer)) is not None:
+            computes_s = node.fixed_s + len(stage.span) * node.tau_s
+            whole_s = price_of_part(cluster, chain[:place][-1:], (stage,), chain[place + 1 :][:1], needs)
+        assert computes_s + table.hops_s(chain, place, needs) == pytest.approx(whole_s, rel=1e-9, abs=1e-10)
