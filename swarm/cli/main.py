@@ -22,6 +22,7 @@ COMMANDS = {
     "status": ("swarm.cli.status", "who serves which layers of a swarm, and how fast"),
     "route": ("swarm.cli.route", "what if: the fastest chain through a described cluster"),
     "plan": ("swarm.cli.plan", "what if: who of a described cluster should hold which layers"),
+    "audit-rate": ("swarm.cli.audit_rate", "what if: how often to audit so that cheating does not pay"),
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
 }
