@@ -12,6 +12,8 @@ MAX_RECORD_LIFETIME_S = 600.0
 MAX_LAYERS = 4096
 MAX_SHARD_DEPTH = 16
 MAX_STAGES = 256
+MAX_STAGE_NUMBERS = 65536
+"""How many stages a session may open in its life, those of healed chains counted."""
 MAX_STEP_ROWS = 512
 """Also the most a server computes at one go, so that no step keeps other sessions waiting longer than that."""
 MAX_SAMPLED_ROWS = 64

@@ -22,13 +22,13 @@ def check_open(opened: Open, info: SpanInfo, announced: Announcement) -> None:
         raise RefusedError(f"this server holds {announced.model}, not {opened.model}")
     if opened.start < span.start or opened.end > span.end:
         raise RefusedError(f"this server holds layers {span}, not {opened.start}:{opened.end}")
-    if opened.embed and not (info.embeddings and opened.stage == 0 and opened.start == 0):
+    if opened.embed and not (info.embeddings and opened.start == 0):
         raise RefusedError("token ids enter at a server that holds the embeddings and layer 0")
-    last = opened.stage == opened.stages - 1
-    if opened.head and not (info.head and last and opened.end == info.layer_count):
-        raise RefusedError("sampling needs the norm and LM head behind the last layer, at the last stage")
-    if last != (not opened.downstream):
-        raise RefusedError("every stage but the last names the next server")
+    last = opened.end == info.layer_count
+    if opened.head and not (info.head and last):
+        raise RefusedError("sampling needs the norm and LM head behind the last layer")
+    if last != (opened.downstream is None):
+        raise RefusedError("every stage but that of the last layer names the next server, and only those do")
     if opened.numerics and opened.numerics != str(announced.numerics):
         raise RefusedError(f"this server computes in {announced.numerics}, not {opened.numerics}")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarm.core.announcement import Announcement
-from swarm.core.errors import BusyError, NetworkError, ProtocolViolation
+from swarm.core.errors import BusyError, MisuseError, NetworkError, ProtocolViolation
 from swarm.core.ids import PeerId, SessionKey
 from swarm.server.config import ServerConfig
 from swarm.server.session import ServerSession
@@ -68,8 +68,8 @@ class Rendezvous:
         """
         key = SessionKey(PeerId(hello.client), hello.session, hello.stage)
         session = self._sessions.get(key) or await self._await_open(key, link.peer)
-        known = hmac.compare_digest(hello.secret, session.opened.secret_in)
-        if not known or session.opened.upstream != link.peer:
+        known = hmac.compare_digest(hello.secret, session.opened.upstream.secret)
+        if not known or session.opened.upstream.peer != link.peer:
             raise ProtocolViolation("a hello that the session's client did not arrange", peer=link.peer)
         if hello.lane in session.attached:
             raise ProtocolViolation("a second hello for one lane", peer=link.peer)
@@ -136,7 +136,9 @@ async def dial_downstream(
 
     On failure the client is told which peer was lost.
     """
-    opened = session.opened
+    opened, place = session.opened, session.opened.downstream
+    if place is None:
+        raise MisuseError("the last stage has no next server")
 
     async def greet(lane: Lane) -> FrameStream:
         stream = await dialer.transport.dial(
@@ -144,7 +146,7 @@ async def dial_downstream(
         )
         link = FrameStream(stream, Channel.LINK, Role.DIALER, uplink=dialer.uplink)
         try:
-            await link.send(Hello(session.key.client, opened.session, opened.stage + 1, opened.secret_out, lane))
+            await link.send(Hello(session.key.client, opened.session, place.stage, place.secret, lane))
         except BaseException:
             await link.close()
             raise

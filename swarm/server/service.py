@@ -267,9 +267,9 @@ class Server:
         if key in self.table:
             raise RefusedError("this stage of this session is open already")
         following = None
-        if opened.downstream:
+        if opened.downstream is not None:
             announced, now_s = self.parts.announcer.current, self.parts.clock.wall_s()
-            following = check_following(opened.downstream, opened, announced, now_s)
+            following = check_following(opened.downstream.record, opened, announced, now_s)
         slot = self.parts.engine.open(opened.kv_tokens)
         return ServerSession(key, opened, slot, info, control), following
 
@@ -364,7 +364,7 @@ class Server:
                     self._touch(session)
                     continue
                 # Only the head server hears from the client itself; further down the first step may take its time.
-                unused = session.steps_taken == 0 and session.key.stage == 0
+                unused = session.steps_taken == 0 and session.from_client
                 limit_s = self.config.open_timeout_s if unused else self.config.idle_timeout_s
                 if now_s - seen_s > limit_s:
                     session.end(Failed("idle", f"no step for {limit_s:g} s"))

@@ -79,7 +79,8 @@ class ServerSession:
         self.opened = opened
         self.slot = slot
         self.control = control
-        self.is_tail = not opened.downstream
+        self.is_tail = opened.downstream is None
+        self.from_client = opened.upstream.peer == key.client
         self.computing = False
         self.closed = False
         self.steps_taken = 0
@@ -95,7 +96,9 @@ class ServerSession:
         self._following: Announcement | None = None
         self._inbox_bytes = 0
         self._taken = asyncio.Event()
-        self._sequencer: StepSequencer[Job] = StepSequencer(capacity_tokens=opened.kv_tokens)
+        self._sequencer: StepSequencer[Job] = StepSequencer(
+            capacity_tokens=opened.kv_tokens, generation=opened.generation
+        )
         self._outbox: asyncio.Queue[Job] = asyncio.Queue()
 
     @property
@@ -141,7 +144,7 @@ class ServerSession:
             await self._taken.wait()
 
     def _input(self, step: Step, ids: Ids | None, tensor: Buffer) -> Buffer | None:
-        if self.opened.embed and self.key.stage == 0:
+        if self.opened.embed:
             if ids is None or len(tensor):
                 raise ProtocolViolation("the head server of a session with embeddings takes token ids and no tensor")
             return None
@@ -226,9 +229,9 @@ class ServerSession:
         """End the session because of ``error``. Returns at once; the first reason counts."""
         broken_rule = isinstance(error, ProtocolViolation)
         text = str(error)
-        if broken_rule and self.key.stage > 0:
-            text = f"server {self.opened.upstream[-8:]} sent what cannot be: {text}"
-        self.end(Failed("client" if broken_rule and self.key.stage == 0 else "server", text))
+        if broken_rule and not self.from_client:
+            text = f"server {self.opened.upstream.peer[-8:]} sent what cannot be: {text}"
+        self.end(Failed("client" if broken_rule and self.from_client else "server", text))
 
     def end(self, reason: Failed) -> None:
         """End the session; its client is told why. Returns at once; the first reason counts."""

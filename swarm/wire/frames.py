@@ -12,12 +12,12 @@ import msgspec
 
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from swarm.wire.messages import Message, Result, Step
+from swarm.wire.messages import Message, Replay, Result, Step
 
 PREFIX_BYTES = 6
 _PREFIX = struct.Struct(">IH")
 _HEADER_LENGTH_BYTES = 2
-WITH_PAYLOAD = (Step, Result)
+WITH_PAYLOAD = (Step, Replay, Result)
 """The messages that may carry a payload."""
 
 _encoder = msgspec.msgpack.Encoder()

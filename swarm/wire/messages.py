@@ -21,6 +21,7 @@ from swarm.core.limits import (
     MAX_REASON_CHARS,
     MAX_RECORD_BYTES,
     MAX_SAMPLED_ROWS,
+    MAX_STAGE_NUMBERS,
     MAX_STAGES,
     MAX_STEP_ROWS,
     MAX_TOP_LOGPROBS,
@@ -36,13 +37,16 @@ Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRE
 SessionBytes = Annotated[bytes, msgspec.Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
 PeerText = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
-Stage = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)]
+Stage = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGE_NUMBERS)]
+"""A name, not a place: the client numbers the stages of a session as it opens them, newcomers after a heal go on."""
+Hops = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)]
 Layer = Annotated[int, msgspec.Meta(ge=0, le=MAX_LAYERS)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 """Of a duration; a NaN does not fit either."""
 Logprob = Annotated[float, msgspec.Meta(le=1e-3)]
 """At most 0 but for rounding, and so never NaN; minus infinity is a token that a filter removed."""
 Codec = Literal["raw", "int8"]
+Priority = Literal["interactive", "batch"]
 Lane = Literal[0, 1]
 
 DECODE_LANE: Lane = 0
@@ -61,22 +65,36 @@ class _WithReason(_Message, frozen=True):
         force_setattr(self, "reason", clip(getattr(self, "reason"), MAX_REASON_CHARS))  # noqa: B009
 
 
+class Upstream(_Message, frozen=True):
+    """Who pushes rows to a stage, and the secret its hello must carry."""
+
+    peer: PeerText
+    secret: Secret
+
+
+class Downstream(_Message, frozen=True):
+    """The server a stage pushes to: its signed announcement, its stage's number, and the secret for our hello to it."""
+
+    record: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_RECORD_BYTES)]
+    stage: Stage
+    secret: Secret
+
+
 class Open(_Message, frozen=True, tag=1):
     """Client → server, first on a control stream: reserve a place for one stage of one session.
 
     ``start``/``end`` are the layers this stage runs. ``embed`` asks it to turn token ids into rows, ``head`` to
     apply norm and LM head and to sample. ``numerics`` names the class the client wants, or is empty for any.
-    ``upstream`` and ``secret_in`` are who will push rows here and the secret its hello must carry; ``downstream``
-    is the next server's signed announcement (empty at the tail) and ``secret_out`` what our hello to it carries.
-    ``nonce`` and ``commitment`` (H(r)) are for receipts and audits, DESIGN 9. ``feedback`` offers that the tail sends
-    accepted ids straight to the head server; it holds only if every ACCEPT agrees.
+    ``downstream`` is None at the tail. ``nonce`` and ``commitment`` (H(r)) are for receipts and audits, DESIGN 9.
+    ``feedback`` offers that the tail sends accepted ids straight to the head server; it holds only if every ACCEPT
+    agrees. ``generation`` is above 0 for a newcomer that takes over from a lost server; the rows it lacks come as
+    ``Replay``. ``priority`` says whether somebody waits for every token.
     """
 
     protocol: Annotated[int, msgspec.Meta(ge=0, lt=65536)]
     model: Annotated[str, msgspec.Meta(max_length=400)]
     session: SessionBytes
     stage: Stage
-    stages: Annotated[int, msgspec.Meta(ge=1, le=MAX_STAGES)]
     start: Layer
     end: Layer
     embed: bool
@@ -84,17 +102,17 @@ class Open(_Message, frozen=True, tag=1):
     kv_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONTEXT_TOKENS)]
     numerics: Annotated[str, msgspec.Meta(max_length=64)]
     codec: Codec
-    upstream: PeerText
-    secret_in: Secret
-    downstream: Annotated[bytes, msgspec.Meta(max_length=MAX_RECORD_BYTES)]
-    secret_out: Secret
+    upstream: Upstream
+    downstream: Downstream | None
     nonce: Secret
     commitment: Annotated[bytes, msgspec.Meta(min_length=COMMITMENT_BYTES, max_length=COMMITMENT_BYTES)]
     feedback: bool = False
+    generation: Counter = 0
+    priority: Priority = "interactive"
 
     def __post_init__(self) -> None:
-        if not (self.start < self.end and self.stage < self.stages):
-            raise MisuseError(f"stage {self.stage} of {self.stages} with layers {self.start}:{self.end}")
+        if self.start >= self.end:
+            raise MisuseError(f"stage {self.stage} with layers {self.start}:{self.end}")
 
 
 class Accept(_Message, frozen=True, tag=2):
@@ -133,6 +151,8 @@ class Hello(_Message, frozen=True, tag=5):
     stage: Stage
     secret: Secret
     lane: Lane
+    generation: Counter = 0
+    """The one in which the client arranged this link: a hello may come before the server has heard of it."""
 
 
 class Answer(_Message, frozen=True):
@@ -192,10 +212,11 @@ class Result(_Message, frozen=True, tag=7):
 
 
 class LinkLost(_WithReason, frozen=True, tag=8):
-    """Server → client: the stream from or to a neighbour broke."""
+    """Server → client: the stream from or to a neighbour broke. One of a lower ``generation`` is old news."""
 
     peer: PeerText
     reason: Reason
+    generation: Counter = 0
 
 
 class Failed(_WithReason, frozen=True, tag=9):
@@ -213,4 +234,80 @@ class Noop(_Message, frozen=True, tag=11):
     """Either way, any time after the opening: keeps the path warm and shows that the sender lives."""
 
 
-Message = Open | Accept | Busy | Refused | Hello | Step | Result | LinkLost | Failed | Close | Noop
+class Relink(_Message, frozen=True, tag=12):
+    """Client → server: a server of the chain was replaced; go on in ``generation`` from ``keep`` rows.
+
+    Everything under way of a lower generation is void; cache and replay log are cut to ``keep`` rows. ``upstream`` and
+    ``downstream`` are given where that neighbour is a new one: the links to the old one are closed. With
+    ``replay_hops`` the server sends its logged rows ``[0, keep)`` to its downstream, as ``Replay`` with that many hops.
+    """
+
+    generation: Counter
+    keep: Tokens
+    upstream: Upstream | None = None
+    downstream: Downstream | None = None
+    replay_hops: Hops | None = None
+
+
+class Relinked(_Message, frozen=True, tag=13):
+    """Server → client: done. ``kv_length`` rows are held, the first ``logged_rows`` of them could be replayed.
+
+    A server that was asked to replay and has ``logged_rows < keep`` sends nothing: the client then feeds the tokens.
+    """
+
+    generation: Counter
+    kv_length: Tokens
+    logged_rows: Tokens
+
+
+class Replay(_Message, frozen=True, tag=14):
+    """Rows a newcomer lacks, on the prefill lane; the payload is a ``Step``'s, and so are the fields.
+
+    The receiver appends them after ``keep`` rows. With ``hops`` left it sends its own rows on, one hop less; with none
+    left it is the last newcomer and only says ``Replayed``. Nothing is sampled.
+    """
+
+    generation: Counter
+    keep: Tokens
+    rows: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEP_ROWS)]
+    ids: bool = False
+    horizon: Tokens = 0
+    hops: Hops = 0
+
+
+class Replayed(_Message, frozen=True, tag=15):
+    """Server → client: the replayed rows up to ``kv_length`` are computed."""
+
+    generation: Counter
+    kv_length: Tokens
+
+
+class Pace(_Message, frozen=True, tag=16):
+    """Server → client, every ``PACE_EVERY_S`` while a session has work: how long its steps take here.
+
+    ``step_s`` is the mean over the decode steps since the last one, from a step's arrival to its leaving, queue
+    included; None if there was none. ``held_s`` is for how long the oldest step that is here now has been here.
+    """
+
+    step_s: Seconds | None
+    held_s: Seconds
+
+
+Message = (
+    Open
+    | Accept
+    | Busy
+    | Refused
+    | Hello
+    | Step
+    | Result
+    | LinkLost
+    | Failed
+    | Close
+    | Noop
+    | Relink
+    | Relinked
+    | Replay
+    | Replayed
+    | Pace
+)

@@ -1,4 +1,4 @@
-"""A step's payload: token ids first if the step says so, then the tensor."""
+"""The payload of a step or a replay: token ids first if the step says so, then the tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from swarm.core.errors import ProtocolViolation
 from swarm.core.limits import MAX_VOCABULARY
-from swarm.wire.messages import Step
+from swarm.wire.messages import Replay, Step
 from swarm.wire.tensors import Buffer
 
 ID_BYTES = 4
@@ -22,7 +22,7 @@ def pack_ids(token_ids: Sequence[int] | Ids) -> bytes:
     return np.asarray(token_ids, dtype="<u4").tobytes()
 
 
-def split_payload(step: Step, payload: Buffer) -> tuple[Ids | None, Buffer]:
+def split_payload(step: Step | Replay, payload: Buffer) -> tuple[Ids | None, Buffer]:
     """``(ids [rows] or None, tensor bytes)``; ``ProtocolViolation`` if the ids are cut or out of any vocabulary.
 
     The tensor's size depends on codec and hidden size and is checked by ``decode_tensor``.

@@ -22,7 +22,12 @@ from swarm.wire.messages import (
     Message,
     Noop,
     Open,
+    Pace,
     Refused,
+    Relink,
+    Relinked,
+    Replay,
+    Replayed,
     Result,
     Step,
 )
@@ -72,9 +77,14 @@ TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
     (_C, Phase.ACTIVE, _S, Noop): Phase.ACTIVE,
     (_C, Phase.ACTIVE, _S, Result): Phase.ACTIVE,
     (_C, Phase.ACTIVE, _S, LinkLost): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _D, Relink): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Relinked): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Replayed): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Pace): Phase.ACTIVE,
     (_C, Phase.ACTIVE, _S, Failed): Phase.CLOSED,
     (_L, Phase.START, _D, Hello): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _D, Step): Phase.ACTIVE,
+    (_L, Phase.ACTIVE, _D, Replay): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _D, Noop): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _S, Noop): Phase.ACTIVE,
 }
@@ -125,9 +135,9 @@ class StepSequencer(Generic[T]):
     The generation rises only through ``fence`` (the session's own client says so), never because a step claims it.
     """
 
-    def __init__(self, *, capacity_tokens: int) -> None:
+    def __init__(self, *, capacity_tokens: int, generation: int = 0) -> None:
         self.capacity_tokens = capacity_tokens
-        self.generation = 0
+        self.generation = generation
         self.epoch = 0
         self.next_seq = 0
         self._held: dict[int, tuple[T, int]] = {}

@@ -23,11 +23,13 @@ from swarm.wire.frames import Frame
 from swarm.wire.messages import (
     DECODE_LANE,
     Accept,
+    Downstream,
     Hello,
     Lane,
     Open,
     Result,
     Step,
+    Upstream,
 )
 from swarm.wire.payload import pack_ids
 from swarm.wire.session import Channel, Role
@@ -48,6 +50,11 @@ def step(seq: int = 0, keep: int = 0, rows: int = 1, **changes: Any) -> Step:
     """A step that wants its last row answered."""
     fields: dict[str, Any] = {"generation": 0, "epoch": 0, "seq": seq, "keep": keep, "rows": rows, "want": 1}
     return Step(**(fields | {"ids": True} | changes))
+
+
+def toward(record: bytes, stage: int = 1) -> Downstream:
+    """The next server in an OPEN or a RELINK."""
+    return Downstream(record, stage, OTHER_SECRET)
 
 
 class FakeClient:
@@ -78,7 +85,6 @@ class FakeClient:
             "model": str(self.swarm.files.model_id),
             "session": SESSION,
             "stage": 0,
-            "stages": 1,
             "start": info.span.start,
             "end": info.span.end,
             "embed": info.embeddings,
@@ -86,10 +92,8 @@ class FakeClient:
             "kv_tokens": 64,
             "numerics": "",
             "codec": "raw",
-            "upstream": self.peer,
-            "secret_in": SECRET,
-            "downstream": b"",
-            "secret_out": OTHER_SECRET,
+            "upstream": Upstream(self.peer, SECRET),
+            "downstream": None,
             "nonce": SECRET,
             "commitment": bytes(32),
         }
@@ -205,12 +209,14 @@ class FakeServer:
 
     async def push(self, opened: Open, message: Step, *payload: bytes, lane: Lane = DECODE_LANE) -> None:
         """Send a step on to the next server of the chain."""
+        place = opened.downstream
+        assert place is not None
         if lane not in self._links:
-            record = msgspec.msgpack.decode(opened.downstream)
+            record = msgspec.msgpack.decode(place.record)
             stream = await self.transport.dial(record[0], Channel.LINK.protocol)
             link = self._links[lane] = FrameStream(stream, Channel.LINK, Role.DIALER)
             client = self.controls[-1].peer
-            await link.send(Hello(client, opened.session, opened.stage + 1, opened.secret_out, lane))
+            await link.send(Hello(client, opened.session, place.stage, place.secret, lane))
         await self._links[lane].send(message, *payload)
 
     async def _serve_control(self, stream: Stream) -> None:

@@ -12,6 +12,7 @@ from fakes import (
     ended,
     rows_of,
     step,
+    toward,
 )
 from harness import Node, Swarm, turns
 from msgspec.structs import force_setattr
@@ -118,7 +119,7 @@ async def test_nan_rows_do_not_touch_the_session_beside(swarm: Swarm, client: Fa
 
 
 async def test_the_largest_int8_rows_there_are(swarm: Swarm, client: FakeClient) -> None:
-    [node] = await swarm.serve("1:3")
+    [node] = await swarm.serve("1:5")
     control, link = await client.session(node, codec="int8")
     scales = b"\x00\x00\x00\x7e"  # 4e37: times 127 it is finite still
     await link.send(step(), pack_ids([5]), scales + bytes([127] * HIDDEN))
@@ -265,7 +266,7 @@ async def test_an_unreachable_next_server_is_told_to_the_client(swarm: Swarm, cl
         expires_s=swarm.clock.wall_s() + 60.0,
     )
     record = sign_record(gone, announcement)
-    control, reply = await client.open(node, stages=2, downstream=record)
+    control, reply = await client.open(node, downstream=toward(record))
     assert isinstance(reply, Accept)
     message = (await control.receive()).message
     assert isinstance(message, LinkLost)

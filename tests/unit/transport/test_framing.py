@@ -11,11 +11,11 @@ from swarm.core.errors import MisuseError, PeerLostError, PeerUnreachableError, 
 from swarm.core.ids import PeerId
 from swarm.transport.framing import FrameStream
 from swarm.wire.frames import encode_head
-from swarm.wire.messages import Accept, Busy, Close, Hello, Noop, Open, Result, Step
+from swarm.wire.messages import Accept, Busy, Close, Hello, Noop, Open, Result, Step, Upstream
 from swarm.wire.session import Channel, Phase, Role
 
 OPEN = Open(
-    1, "m@r#0123456789abcdef", b"s" * 16, 0, 1, 0, 1, True, True, 1, "", "raw", "up", b"i" * 16, b"", b"o" * 16,
+    1, "m@r#0123456789abcdef", b"s" * 16, 0, 0, 1, True, True, 1, "", "raw", Upstream("up", b"i" * 16), None,
     b"n" * 16, b"c" * 32,
 )  # fmt: skip
 HELLO = Hello("client", b"s" * 16, 0, b"x" * 16, 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_RECORD_BYTES
 from swarm.wire.frames import PREFIX_BYTES, decode_frame, encode_head, parse_message, parse_prefix
-from swarm.wire.messages import Accept, Close, Noop, Result, Step
+from swarm.wire.messages import Accept, Close, Downstream, Hello, Noop, Relink, Replay, Result, Step, Upstream
 
 STEP = Step(1, 2, 3, 4, 5, 1)
 
@@ -42,6 +42,22 @@ def test_the_layout_is_the_contract() -> None:
     assert encode_head(Close(), 0) == bytes.fromhex("00000004 0002 91 0a")
     header = bytes.fromhex("9a 06 01 02 03 04 05 01 c2 00 c0")
     assert encode_head(STEP, 256) == bytes.fromhex("0000010d 000b") + header
+
+
+def test_the_layout_of_what_heals_a_chain() -> None:
+    """Frozen: a server and a client of different versions meet here."""
+
+    def header(message: Relink | Replay | Hello) -> str:
+        return encode_head(message)[PREFIX_BYTES:].hex(" ", 1)
+
+    assert header(Relink(2, 3)) == "96 0c 02 03 c0 c0 c0"
+    assert header(Relink(2, 3, Upstream("up", bytes(16)), Downstream(b"r", 4, bytes(16)), 5)) == (
+        f"96 0c 02 03 92 a2 75 70 c4 10{' 00' * 16} 93 c4 01 72 04 c4 10{' 00' * 16} 05"
+    )
+    assert header(Replay(2, 3, 4, True, 5, 6)) == "97 0e 02 03 04 c3 05 06"
+    assert header(Hello("c", bytes(16), 7, bytes(16), 1, 2)) == (
+        f"97 05 a1 63 c4 10{' 00' * 16} 07 c4 10{' 00' * 16} 01 02"
+    )
 
 
 def test_a_decode_steps_fixed_cost_is_under_200_bytes() -> None:
@@ -101,10 +117,10 @@ def test_a_cut_frame_is_a_violation(payload: bytes, data: st.DataObject) -> None
         decode_frame(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-def test_only_steps_and_results_carry_a_payload() -> None:
-    for message in (STEP, Result(0, 0, 0, 1)):
+def test_only_steps_replays_and_results_carry_a_payload() -> None:
+    for message in (STEP, Replay(1, 0, 1), Result(0, 0, 0, 1)):
         assert parse_message(encode_head(message)[PREFIX_BYTES:], 10**6) == message
-    for message in (Noop(), Close(), Accept(0, 0, 0)):
+    for message in (Noop(), Close(), Accept(0, 0, 0), Relink(1, 0)):
         with pytest.raises(ProtocolViolation, match="1 bytes of payload"):
             parse_message(encode_head(message)[PREFIX_BYTES:], 1)
         with pytest.raises(MisuseError, match="carries no payload"):
@@ -130,13 +146,15 @@ def test_the_largest_messages_fit_a_header() -> None:
     token = MAX_VOCABULARY - 1
     bias = SamplingParams(logit_bias=tuple((token, 0.1) for _ in range(MAX_LOGIT_BIAS)), seed=2**63 - 1)
     top = TokenLogprobs(-0.1, tuple((token, -0.1) for _ in range(MAX_TOP_LOGPROBS)))
+    up, down = Upstream("\U0001f600" * 64, b"i" * 16), Downstream(b"d" * MAX_RECORD_BYTES, 65535, b"o" * 16)
     widest = (
         Step(2**32 - 1, 2**32 - 1, 2**32 - 1, 4_000_000, 512, 64, True, 4_000_000, Answer(4_000_000, bias)),
         Result(2**32 - 1, 0, 0, 0, (token,) * MAX_SAMPLED_ROWS, (top,) * MAX_SAMPLED_ROWS),
         Open(
-            1, "\U0001f600" * 400, b"s" * 16, 0, 256, 0, 4096, True, True, 1, "\U0001f600" * 64, "int8",
-            "\U0001f600" * 64, b"i" * 16, b"d" * MAX_RECORD_BYTES, b"o" * 16, b"n" * 16, b"c" * 32,
+            1, "\U0001f600" * 400, b"s" * 16, 0, 0, 4096, True, True, 1, "\U0001f600" * 64, "int8", up, down, b"n" * 16,
+            b"c" * 32, True, 2**32 - 1, "interactive",
         ),
+        Relink(2**32 - 1, 4_000_000, up, down, 255),
     )  # fmt: skip
     for message in widest:
         assert parse_message(encode_head(message)[PREFIX_BYTES:]) == message

@@ -17,6 +17,7 @@ from swarm.core.limits import (
     MAX_REASON_CHARS,
     MAX_RECORD_BYTES,
     MAX_SAMPLED_ROWS,
+    MAX_STAGE_NUMBERS,
     MAX_STAGES,
     MAX_STEP_ROWS,
     MAX_TOP_LOGPROBS,
@@ -29,16 +30,23 @@ from swarm.wire.messages import (
     Answer,
     Busy,
     Close,
+    Downstream,
     Failed,
     Hello,
     LinkLost,
     Message,
     Noop,
     Open,
+    Pace,
     Refused,
+    Relink,
+    Relinked,
+    Replay,
+    Replayed,
     Result,
     Step,
     TokenLogprobs,
+    Upstream,
 )
 
 encode = msgspec.msgpack.encode
@@ -49,6 +57,9 @@ token_ids = st.integers(0, MAX_VOCABULARY - 1)
 secrets = st.binary(min_size=16, max_size=16)
 reasons = st.text(alphabet=st.characters(categories=["L", "N", "P"]), max_size=MAX_REASON_CHARS)
 peers = st.text(min_size=1, max_size=64, alphabet=st.characters(codec="utf-8"))
+stages = st.integers(0, MAX_STAGE_NUMBERS - 1)
+upstreams = st.builds(Upstream, peers, secrets)
+downstreams = st.builds(Downstream, st.binary(min_size=1, max_size=100), stages, secrets)
 logprobs = st.floats(max_value=0)
 answers = st.builds(
     Answer,
@@ -59,13 +70,12 @@ answers = st.builds(
 
 @st.composite
 def opens(draw: st.DrawFn) -> Open:
-    start, stage = draw(st.integers(0, 100)), draw(st.integers(0, MAX_STAGES - 1))
+    start = draw(st.integers(0, 100))
     return Open(
         protocol=draw(st.integers(0, 65535)),
         model=draw(st.text(max_size=40)),
         session=draw(secrets),
-        stage=stage,
-        stages=draw(st.integers(stage + 1, MAX_STAGES)),
+        stage=draw(stages),
         start=start,
         end=draw(st.integers(start + 1, 200)),
         embed=draw(st.booleans()),
@@ -73,13 +83,13 @@ def opens(draw: st.DrawFn) -> Open:
         kv_tokens=draw(st.integers(1, MAX_CONTEXT_TOKENS)),
         numerics=draw(st.sampled_from(["", "float32", "bfloat16+nf4"])),
         codec=draw(st.sampled_from(["raw", "int8"])),
-        upstream=draw(peers),
-        secret_in=draw(secrets),
-        downstream=draw(st.binary(max_size=100)),
-        secret_out=draw(secrets),
+        upstream=draw(upstreams),
+        downstream=draw(st.none() | downstreams),
         nonce=draw(secrets),
         commitment=draw(st.binary(min_size=32, max_size=32)),
         feedback=draw(st.booleans()),
+        generation=draw(counters),
+        priority=draw(st.sampled_from(["interactive", "batch"])),
     )
 
 
@@ -97,7 +107,7 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     Accept: st.builds(Accept, counters, counters, tokens, st.booleans()),
     Busy: st.builds(Busy, st.floats(0, 3600), reasons),
     Refused: st.builds(Refused, reasons),
-    Hello: st.builds(Hello, peers, secrets, st.integers(0, MAX_STAGES - 1), secrets, st.sampled_from([0, 1])),
+    Hello: st.builds(Hello, peers, secrets, stages, secrets, st.sampled_from([0, 1]), counters),
     Step: st.builds(
         Step,
         counters,
@@ -111,10 +121,30 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
         st.none() | answers,
     ),
     Result: results(),
-    LinkLost: st.builds(LinkLost, peers, reasons),
+    LinkLost: st.builds(LinkLost, peers, reasons, counters),
     Failed: st.builds(Failed, st.sampled_from(["client", "server", "idle", "draining"]), reasons),
     Close: st.builds(Close),
     Noop: st.builds(Noop),
+    Relink: st.builds(
+        Relink,
+        counters,
+        tokens,
+        st.none() | upstreams,
+        st.none() | downstreams,
+        st.none() | st.integers(0, MAX_STAGES - 1),
+    ),
+    Relinked: st.builds(Relinked, counters, tokens, tokens),
+    Replay: st.builds(
+        Replay,
+        counters,
+        tokens,
+        st.integers(1, MAX_STEP_ROWS),
+        st.booleans(),
+        tokens,
+        st.integers(0, MAX_STAGES - 1),
+    ),
+    Replayed: st.builds(Replayed, counters, tokens),
+    Pace: st.builds(Pace, st.none() | st.floats(0, 3600), st.floats(0, 3600)),
 }
 
 messages = st.one_of(*STRATEGIES.values())
@@ -144,8 +174,11 @@ def test_every_message_survives_the_wire(kind: type) -> None:
 
 def test_tags_are_the_contract() -> None:
     """Renumbering a message would make it mean something else to every older peer."""
-    order = (Open, Accept, Busy, Refused, Hello, Step, Result, LinkLost, Failed, Close, Noop)
-    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 12))
+    order = (
+        Open, Accept, Busy, Refused, Hello, Step, Result, LinkLost, Failed, Close, Noop,
+        Relink, Relinked, Replay, Replayed, Pace,
+    )  # fmt: skip
+    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 17))
 
 
 @given(messages, st.lists(st.integers(0, 100) | st.text(max_size=5) | st.none(), min_size=1, max_size=3))
@@ -156,7 +189,7 @@ def test_fields_appended_by_a_later_version_are_ignored(message: Message, extra:
     assert parse_message(encode(fields + extra)) == message
 
 
-@pytest.mark.parametrize("tag", [0, 12, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
+@pytest.mark.parametrize("tag", [0, 17, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     with pytest.raises(ProtocolViolation, match="not a message"):
         parse_message(encode([tag, 1, 2, 3]))
@@ -217,10 +250,14 @@ def test_deep_nesting_is_a_violation_or_ignored(depth: int) -> None:
         assert depth > 100
 
 
+GOOD_UP, GOOD_DOWN = Upstream("up", b"i" * 16), Downstream(b"record", 1, b"o" * 16)
 GOOD_OPEN = Open(
-    1, "m@r#0123456789abcdef", b"s" * 16, 0, 2, 0, 10, True, False, 100, "", "raw", "up", b"i" * 16, b"", b"o" * 16,
-    b"n" * 16, b"c" * 32,
+    1, "m@r#0123456789abcdef", b"s" * 16, 0, 0, 10, True, False, 100, "", "raw", GOOD_UP, GOOD_DOWN, b"n" * 16,
+    b"c" * 32,
 )  # fmt: skip
+GOOD_HELLO = Hello("c", b"s" * 16, 0, b"x" * 16, 0)
+GOOD_RELINK = Relink(1, 5, GOOD_UP, GOOD_DOWN, 0)
+GOOD_REPLAY = Replay(1, 0, 1)
 
 
 def altered(message: Message, **changes: Any) -> bytes:
@@ -241,19 +278,23 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (GOOD_OPEN, {"model": "m" * 401}),
         (GOOD_OPEN, {"session": b"s" * 15}),
         (GOOD_OPEN, {"session": b"s" * 17}),
-        (GOOD_OPEN, {"stage": 2}),
-        (GOOD_OPEN, {"stages": 0}),
-        (GOOD_OPEN, {"stages": MAX_STAGES + 1}),
+        (GOOD_OPEN, {"stage": MAX_STAGE_NUMBERS}),
+        (GOOD_OPEN, {"generation": 2**32}),
+        (GOOD_OPEN, {"priority": "first"}),
         (GOOD_OPEN, {"start": 10}),
         (GOOD_OPEN, {"end": 0}),
         (GOOD_OPEN, {"end": 5000}),
         (GOOD_OPEN, {"kv_tokens": 0}),
         (GOOD_OPEN, {"kv_tokens": MAX_CONTEXT_TOKENS + 1}),
         (GOOD_OPEN, {"codec": "zip"}),
-        (GOOD_OPEN, {"upstream": ""}),
-        (GOOD_OPEN, {"upstream": "u" * 65}),
-        (GOOD_OPEN, {"secret_in": b""}),
-        (GOOD_OPEN, {"downstream": b"d" * (MAX_RECORD_BYTES + 1)}),
+        (GOOD_OPEN, {"upstream": None}),
+        (GOOD_OPEN, {"upstream": ["", b"i" * 16]}),
+        (GOOD_OPEN, {"upstream": ["u" * 65, b"i" * 16]}),
+        (GOOD_OPEN, {"upstream": ["up", b""]}),
+        (GOOD_OPEN, {"downstream": [b"", 1, b"o" * 16]}),
+        (GOOD_OPEN, {"downstream": [b"d" * (MAX_RECORD_BYTES + 1), 1, b"o" * 16]}),
+        (GOOD_OPEN, {"downstream": [b"d", MAX_STAGE_NUMBERS, b"o" * 16]}),
+        (GOOD_OPEN, {"downstream": [b"d", 1, b"o" * 17]}),
         (GOOD_OPEN, {"commitment": b"c" * 31}),
         (Accept(0, 0, 0), {"sessions": -1}),
         (Accept(0, 0, 0), {"tau_s": math.nan}),
@@ -264,8 +305,10 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (Busy(1.0, ""), {"retry_after_s": math.nan}),
         (Busy(1.0, ""), {"retry_after_s": math.inf}),
         (Refused(""), {"reason": "r" * (MAX_REASON_CHARS + 1)}),
-        (Hello("c", b"s" * 16, 0, b"x" * 16, 0), {"lane": 2}),
-        (Hello("c", b"s" * 16, 0, b"x" * 16, 0), {"stage": MAX_STAGES}),
+        (GOOD_HELLO, {"lane": 2}),
+        (GOOD_HELLO, {"stage": MAX_STAGE_NUMBERS}),
+        (GOOD_HELLO, {"generation": -1}),
+        (LinkLost("p", ""), {"generation": 2**32}),
         (Failed("idle", ""), {"fault": "nobody"}),
         (GOOD_STEP, {"rows": 0}),
         (GOOD_STEP, {"rows": MAX_STEP_ROWS + 1}),
@@ -281,6 +324,21 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (GOOD_RESULT, {"logprobs": [[math.nan, []]]}),
         (GOOD_RESULT, {"logprobs": [[0.5, []]]}),
         (GOOD_RESULT, {"logprobs": [[-1.0, [[1, -1.0]] * (MAX_TOP_LOGPROBS + 1)]]}),
+        (GOOD_RELINK, {"generation": 2**32}),
+        (GOOD_RELINK, {"keep": MAX_CONTEXT_TOKENS + 1}),
+        (GOOD_RELINK, {"upstream": ["", b"i" * 16]}),
+        (GOOD_RELINK, {"downstream": [b"", 1, b"o" * 16]}),
+        (GOOD_RELINK, {"replay_hops": MAX_STAGES}),
+        (Relinked(1, 5, 5), {"logged_rows": -1}),
+        (Relinked(1, 5, 5), {"kv_length": MAX_CONTEXT_TOKENS + 1}),
+        (GOOD_REPLAY, {"rows": 0}),
+        (GOOD_REPLAY, {"rows": MAX_STEP_ROWS + 1}),
+        (GOOD_REPLAY, {"hops": MAX_STAGES}),
+        (GOOD_REPLAY, {"horizon": MAX_CONTEXT_TOKENS + 1}),
+        (Replayed(1, 5), {"generation": -1}),
+        (Pace(None, 0.0), {"step_s": math.nan}),
+        (Pace(None, 0.0), {"held_s": -1.0}),
+        (Pace(None, 0.0), {"held_s": math.inf}),
     ],
 )
 def test_a_field_out_of_bounds_is_a_violation(message: Message, changes: dict[str, Any]) -> None:
@@ -290,8 +348,6 @@ def test_a_field_out_of_bounds_is_a_violation(message: Message, changes: dict[st
 
 
 def test_ones_own_senseless_message_is_ones_own_fault() -> None:
-    with pytest.raises(MisuseError, match="stage 2 of 2"):
-        msgspec.structs.replace(GOOD_OPEN, stage=2)
     with pytest.raises(MisuseError, match="layers 10:10"):
         msgspec.structs.replace(GOOD_OPEN, start=10)
     with pytest.raises(MisuseError, match="2 log probabilities for 1 tokens"):

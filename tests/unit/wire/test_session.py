@@ -22,15 +22,21 @@ from swarm.wire.messages import (
     Message,
     Noop,
     Open,
+    Pace,
     Refused,
+    Relink,
+    Relinked,
+    Replay,
+    Replayed,
     Result,
     Step,
+    Upstream,
 )
 from swarm.wire.session import TRANSITIONS, Channel, Phase, Role, StepSequencer, StreamMachine
 
 SAMPLES: dict[type, Message] = {
     Open: Open(
-        1, "m@r#0123456789abcdef", b"s" * 16, 0, 1, 0, 1, True, True, 1, "", "raw", "up", b"i" * 16, b"", b"o" * 16,
+        1, "m@r#0123456789abcdef", b"s" * 16, 0, 0, 1, True, True, 1, "", "raw", Upstream("up", b"i" * 16), None,
         b"n" * 16, b"c" * 32,
     ),
     Accept: Accept(0, 0, 0),
@@ -43,6 +49,11 @@ SAMPLES: dict[type, Message] = {
     Failed: Failed("server", "out of memory"),
     Close: Close(),
     Noop: Noop(),
+    Relink: Relink(1, 0),
+    Relinked: Relinked(1, 0, 0),
+    Replay: Replay(1, 0, 1),
+    Replayed: Replayed(1, 1),
+    Pace: Pace(None, 0.0),
 }  # fmt: skip
 EVERYTHING = [
     (channel, phase, role, kind) for channel in Channel for phase in Phase for role in Role for kind in SAMPLES
@@ -300,6 +311,14 @@ class Order(RuleBasedStateMachine):
 
 TestOrder = Order.TestCase
 TestOrder.settings = settings(max_examples=80, stateful_step_count=30)
+
+
+def test_a_newcomers_steps_begin_in_the_generation_it_was_opened_in() -> None:
+    order: StepSequencer[tuple[int, int, int]] = StepSequencer(capacity_tokens=100, generation=3)
+    assert offer(order, step(0, generation=2)) == []
+    assert offer(order, step(0, generation=3)) == [(3, 0, 0)]
+    with pytest.raises(ProtocolViolation, match="generation 4, session is in 3"):
+        offer(order, step(1, generation=4))
 
 
 def test_a_rollback_voids_what_waits_for_an_earlier_step() -> None:
