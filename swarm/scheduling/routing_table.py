@@ -62,6 +62,6 @@ class RoutingTable:
         """Who takes over ``places`` of a chain that runs already. See ``standby.replacement``."""
         return replacement(self.arrays, chain, places, needs, salt)
 
-    def hops_s(self, chain: Sequence[Stage], place: int, needs: RouteNeeds) -> float:
-        """Seconds that the stage at ``place`` pays for its two hops, 0 if the view does not know it."""
-        return hops_s(self.arrays, chain, place, needs)
+    def hops_s(self, chain: Sequence[Stage], place: int, by: Sequence[Stage], needs: RouteNeeds) -> float:
+        """Seconds that the stages ``by`` pay for the hops around ``place`` of a chain. See ``standby.hops_s``."""
+        return hops_s(self.arrays, chain, place, by, needs)

@@ -101,13 +101,16 @@ def replacement(arrays: Arrays, chain: Sequence[Stage], places: range, needs: Ro
     return found
 
 
-def hops_s(arrays: Arrays, chain: Sequence[Stage], place: int, needs: RouteNeeds) -> float:
-    """What the stage at ``place`` pays for its two hops: what ``Standby.latency_s`` counts besides computing."""
-    number = arrays.number.get(chain[place].peer)
-    if number is None:
+def hops_s(arrays: Arrays, chain: Sequence[Stage], place: int, by: Sequence[Stage], needs: RouteNeeds) -> float:
+    """What the stages ``by`` pay, or would pay, for the hops around ``place``: part of ``Standby.latency_s``.
+
+    0 if the view does not know them.
+    """
+    ends = [arrays.number.get(by[0].peer), arrays.number.get(by[-1].peer)]
+    nodes = [arrays.nodes[number] for number in ends if number is not None]
+    if len(nodes) < len(ends):
         return 0.0
-    node = arrays.nodes[number]
-    return Gap.of(arrays, chain, place, place + 1).hops_s(arrays, node, node, needs)
+    return Gap.of(arrays, chain, place, place + 1).hops_s(arrays, nodes[0], nodes[-1], needs)
 
 
 def _fastest(arrays: Arrays, gap: Gap, usable: Bools, needs: RouteNeeds, salt: int) -> Standby | None:

@@ -377,4 +377,4 @@ def test_a_stages_hops_are_what_it_costs_besides_computing(
         if (node := known.get(stage.peer)) is not None:
             computes_s = node.fixed_s + len(stage.span) * node.tau_s
             whole_s = price_of_part(cluster, chain[:place][-1:], (stage,), chain[place + 1 :][:1], needs)
-        assert computes_s + table.hops_s(chain, place, needs) == pytest.approx(whole_s, rel=1e-9, abs=1e-10)
+        assert computes_s + table.hops_s(chain, place, [stage], needs) == pytest.approx(whole_s, rel=1e-9, abs=1e-10)
