@@ -113,7 +113,7 @@ def test_digests_are_those_of_each_rows_own_bytes(rows: int, widths: list[int], 
         sha256(b"".join(part[row * width : (row + 1) * width] for part, width in zip(parts, widths, strict=True)))
         for row in range(rows)
     ]
-    assert digest_rows(rows, *map(memoryview, parts)) == [one.digest() for one in expected]
+    assert digest_rows(rows, *[memoryview(part) for part in parts]) == [one.digest() for one in expected]
 
 
 def test_bytes_that_are_no_whole_rows() -> None:

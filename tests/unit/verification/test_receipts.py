@@ -20,8 +20,8 @@ from swarm.core.errors import (
     ProtocolViolation,
 )
 from swarm.core.keys import Identity
-from swarm.verification.leaves import RECEIVED, leaf_hash
-from swarm.verification.merkle import merkle_proof, merkle_root, verify_proof
+from swarm.verification.leaves import RECEIVED
+from swarm.verification.merkle import leaf_hash, merkle_proof, merkle_root, verify_proof
 from swarm.verification.receipts import (
     MAX_RECEIPT_BYTES,
     NO_HASH,
