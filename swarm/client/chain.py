@@ -4,116 +4,79 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
-from swarm.client.diagnosis import Loss
+from swarm.client.diagnosis import WORD, Diagnosis, Loss
+from swarm.client.entrance import Entrance
+from swarm.client.member import Member, Patience, SessionParts
+from swarm.client.mend import Attempt, AttemptFailed, Rows, blame
+from swarm.client.mend_plan import check_patches
+from swarm.client.pending import PendingSteps
 from swarm.client.plan import ChainPlan, Feed, Patch, StagePlan
-from swarm.core.errors import (
-    BusyError,
-    ChainOpenError,
-    MisuseError,
-    NetworkError,
-    PeerLostError,
-    ProtocolViolation,
-    RefusedError,
-    SwarmError,
-)
+from swarm.core.errors import ChainOpenError, MisuseError, PeerLostError, ProtocolViolation, SwarmError
 from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, PeerId
-from swarm.core.limits import PROTOCOL_MAJOR
-from swarm.transport.framing import FrameStream
+from swarm.core.limits import MAX_STAGE_NUMBERS
 from swarm.transport.protocol import Transport
-from swarm.transport.pulse import Hold, PulseKeeper
+from swarm.transport.pulse import PulseKeeper
 from swarm.verification.commitment import AUDIT_SECRET_BYTES, commit
 from swarm.wire.frames import Frame
-from swarm.wire.messages import (
-    LANES,
-    Accept,
-    Busy,
-    Close,
-    Downstream,
-    Failed,
-    Hello,
-    Lane,
-    LinkLost,
-    Noop,
-    Open,
-    Pace,
-    Refused,
-    Result,
-    Step,
-    Upstream,
-)
-from swarm.wire.session import Channel, Phase, Role
+from swarm.wire.messages import Accept, Lane, LinkLost, Pace, Replayed, Result, Step
 
 __all__ = ["Chain", "ChainPlan", "Feed", "Loss", "Patch", "StagePlan"]
 
-OPEN_TIMEOUT_S = 8.0
-MAX_RESULT_FRAME_BYTES = 16 * 1024 * 1024
-"""Room for every row a step may want answered, in float32, of a model far wider than any."""
-HANG_UP_S = 2.0
-"""How long a peer that reads nothing may hold up the end of a session."""
-LINK_EVIDENCE = 1
-"""The least weight of evidence: somebody's word that a link broke."""
+OPENING = Patience(dial_s=10.0, open_s=8.0, relink_s=0.0)
+MENDING = Patience(dial_s=3.0, open_s=3.0, relink_s=5.0)
+"""Somebody waits in the middle of an answer. RELINK may wait for a forward to end; who is frozen the pulse tells."""
 BLAME_WAIT_S = 0.1
-"""How long a broken link waits for a better reason: a server's own word beats its neighbours' guesses."""
+"""How long a broken chain waits for a better reason: a server's own word beats its neighbours' guesses."""
+ACCUSED_WAIT_S = 0.5
+"""So long if there are only guesses: neighbours may notice a silence a few beats before the client does."""
 
 
 class Chain:
     """An open chain. Steps go in at the first server, results come back from the last.
 
     ``audit_secret`` is what the OPENs commit to; it is revealed only after the session, to decide what is audited.
+    A chain that broke may be mended; until then nobody is answered.
     """
 
     def __init__(self, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> None:
         self.plan = plan
-        self.loads: dict[PeerId, Accept] = {}
-        self._transport = transport
-        self._pulse = pulse
-        self._holds: list[Hold] = []
-        self._session = secrets.token_bytes(SESSION_BYTES)
+        """What was opened first; ``stages`` tells who serves now."""
         self.audit_secret = secrets.token_bytes(AUDIT_SECRET_BYTES)
-        self._nonce = secrets.token_bytes(SECRET_BYTES)
-        self._link_secrets = [secrets.token_bytes(SECRET_BYTES) for _ in range(len(plan.stages) + 1)]
-        self._controls: dict[int, FrameStream] = {}
-        self._links: dict[Lane, FrameStream] = {}
-        self._pending: dict[tuple[int, int, int], asyncio.Future[Frame]] = {}
-        self._readers: list[asyncio.Task[None]] = []
-        self._error: SwarmError | None = None
-        self._blame: tuple[int, SwarmError] | None = None
-        self._blame_timer: asyncio.TimerHandle | None = None
-        self._closing: asyncio.Task[None] | None = None
         self.unanswered = False
         """Set by whoever gave up waiting for a step."""
-        self.on_pace: Callable[[int, Pace], None] | None = None
-        """Told each server's PACE, with the server's place in ``stages``."""
-        self.generation = 0
+        self.generation = -1
         """What steps carry; ``mend`` raises it, also when it fails. Epoch and sequence start again at 0 then."""
+        self.on_pace: Callable[[int, Pace], None] | None = None
+        """Told each server's PACE, with its place in ``stages``."""
+        key, nonce = secrets.token_bytes(SESSION_BYTES), secrets.token_bytes(SECRET_BYTES)
+        self._parts = SessionParts(plan, transport, pulse, key, nonce, commit(self.audit_secret))
+        self._error: SwarmError | None = None
+        self._members: tuple[Member, ...] = ()
+        self._numbers = 0
+        self._entrance: Entrance | None = None
+        self._attempt: Attempt | None = None
+        self._mending: asyncio.Task[None] | None = None
+        self._interrupted = False
+        self._diagnosis = Diagnosis(transport.peer_id)
+        self._timer: asyncio.TimerHandle | None = None
+        self._pending = PendingSteps()
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
-    @property
-    def suspects(self) -> frozenset[PeerId]:
-        """Who may have broken the chain; empty if nobody has.
-
-        A lost link blames the servers at both its ends: either may have lied about the other.
-        """
-        peers = [stage.peer for stage in self.plan.stages]
-        if self.unanswered:
-            return frozenset(peers)
-        if self._error is None or self._blame is None:
-            return frozenset()
-        weight, error = self._blame
-        named = [index for index, peer in enumerate(peers) if isinstance(error, PeerLostError) and peer == error.peer]
-        before = [index - 1 for index in named if index > 0 and weight == LINK_EVIDENCE]
-        return frozenset(peers[index] for index in (*named, *before)) or frozenset(peers)
-
-    @property
-    def broken(self) -> bool:
-        """True if no step can be sent any more."""
-        return self._error is not None
+    # -- what is known --------------------------------------------------------------------------------------
 
     @property
     def stages(self) -> tuple[StagePlan, ...]:
         """Who serves now, in order; a place is an index into this. It changes only when ``mend`` has succeeded."""
-        return tuple(self.plan.stages)
+        return tuple(member.stage for member in self._members)
+
+    @property
+    def loads(self) -> dict[PeerId, Accept]:
+        """What each server said of its load when it accepted."""
+        return {member.peer: member.load for member in self._members if member.load is not None}
 
     @property
     def error(self) -> SwarmError | None:
@@ -121,9 +84,16 @@ class Chain:
         return self._error
 
     @property
+    def broken(self) -> bool:
+        """True if no step can be sent, until the chain is mended or for ever."""
+        return self._error is not None
+
+    @property
     def lost(self) -> Mapping[int, Loss]:
         """The places that are lost. It may grow until the next ``mend``, and while one runs."""
-        return {}
+        lost = self._diagnosis.lost
+        numbers = enumerate(member.number for member in self._members)
+        return {place: lost[number] for place, number in numbers if number in lost}
 
     @property
     def cuts(self) -> frozenset[tuple[int, int]]:
@@ -131,7 +101,19 @@ class Chain:
 
         A patch over either end mends it; without one ``mend`` has the two dial each other anew.
         """
-        return frozenset()
+        numbers = _numbers(self._members)
+        return frozenset((numbers.index(a), numbers.index(b)) for a, b in self._diagnosis.cuts(numbers))
+
+    @property
+    def suspects(self) -> frozenset[PeerId]:
+        """Who was at fault in what broke, over the whole session.
+
+        Both ends of a link that is cut: either may have lied about the other. Without ``unanswered`` it leaves out
+        newcomers that failed while they were taken in, which ``mend`` named when it raised.
+        """
+        if self.unanswered:
+            return frozenset(member.peer for member in self._members)
+        return self._diagnosis.culprits
 
     def renew(self, stages: Sequence[StagePlan]) -> None:
         """Note newer announcements of servers that are here, found by peer id (spans are ignored).
@@ -139,14 +121,29 @@ class Chain:
         A newcomer is told the next server's, and refuses one that has expired (they live 60 s): call it with a fresh
         view before ``mend``.
         """
-        raise MisuseError("not yet")
+        newer = {stage.peer: stage for stage in stages}
+        for member in self._members:
+            if member.peer in newer:
+                stage = newer[member.peer]
+                member.stage = StagePlan(stage.announcement, stage.record, member.stage.span)
 
-    def give_up(self, place: int, loss: Loss) -> None:
-        """The caller's word that the server at ``place`` is lost (slow, late, or its results are wrong).
+    # -- opening and mending --------------------------------------------------------------------------------
 
-        Breaks the chain at once. A slow one may stay after all: a ``mend`` that does not cover it takes it back.
+    @classmethod
+    async def open(cls, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> Chain:
+        """Reserve every stage at once, in one round trip.
+
+        Raises ``ChainOpenError`` with each failing server's own error; then nothing stays reserved anywhere.
         """
-        raise MisuseError("not yet")
+        chain = cls(plan, transport, pulse)
+        order = chain._newcomers(plan.stages)
+        rows = Rows(0, Feed(lambda a, b: (), ids=False, horizon=0), lambda done, total: None)
+        try:
+            await chain._run(chain._take(order, OPENING, rows))
+        except BaseException:
+            await chain.close()
+            raise
+        return chain
 
     async def mend(self, patches: Sequence[Patch], keep: int, feed: Feed, progress: Callable[[int, int], None]) -> None:
         """One attempt to make a broken chain whole, in the next generation (or the one after that).
@@ -163,183 +160,206 @@ class Chain:
         whole or is being mended. Raises ``PeerLostError`` if the chain is closed meanwhile. Cancelled, it leaves
         nothing open that ``close`` does not know of.
         """
-        raise MisuseError("not yet")
+        if self._closing is not None or self._error is None or self._mending is not None:
+            raise MisuseError("only a chain that is broken, and nobody mends, can be mended")
+        lost = self.lost
+        check_patches(self.stages, patches, [place for place, loss in lost.items() if loss.kind != "slow"])
+        order = list(self._members)
+        for patch in reversed(patches):
+            order[patch.first : patch.end] = self._newcomers(patch.newcomers)
+        redial = self._diagnosis.cuts(_numbers(self._members))
+        for member in order:
+            self._diagnosis.forgive(member.number)
+        await self._run(self._take(order, MENDING, Rows(keep, feed, progress), redial))
 
-    # -- opening --------------------------------------------------------------------------------------------
+    def _newcomers(self, stages: Sequence[StagePlan]) -> list[Member]:
+        if self._numbers + len(stages) > MAX_STAGE_NUMBERS:
+            raise MisuseError(f"a session opens at most {MAX_STAGE_NUMBERS} stages in its life")
+        made = [Member(stage, self._numbers + index, self) for index, stage in enumerate(stages)]
+        self._numbers += len(stages)
+        return made
 
-    @classmethod
-    async def open(cls, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> Chain:
-        """Reserve every stage at once, in one round trip.
-
-        Raises ``ChainOpenError`` with each failing server's own error; then nothing stays reserved anywhere.
-        """
-        chain = cls(plan, transport, pulse)
-        chain._hold_pulses()
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run an attempt in a task of its own, so that evidence and ``close`` can end it as its caller can."""
+        self._mending = task = asyncio.create_task(work, name="mend a chain")
+        task.add_done_callback(self._ran)
         try:
-            await chain._open_all()
-        except BaseException:
-            await chain.close()
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
             raise
-        chain._readers = [asyncio.create_task(chain._read_control(index)) for index in chain._controls]
-        chain._readers += [asyncio.create_task(chain._watch_link(link)) for link in chain._links.values()]
-        return chain
+        if self._closing is not None or task.cancelled():
+            raise PeerLostError("the session is closed")
+        task.result()
 
-    async def _open_all(self) -> None:
-        stages = self.plan.stages
-        asked = [(stage.peer, self._open_stage(index)) for index, stage in enumerate(stages)]
-        asked += [(stages[0].peer, self._open_link(lane)) for lane in LANES]
-        outcomes = await asyncio.gather(*(opening for _, opening in asked), return_exceptions=True)
-        failures: dict[str, SwarmError] = {}
-        for (peer, _), outcome in zip(asked, outcomes, strict=True):
-            if isinstance(outcome, SwarmError):
-                failures.setdefault(peer, outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-        if failures:
-            raise ChainOpenError(failures)
+    def _ran(self, _: asyncio.Task[None]) -> None:
+        self._mending = None
 
-    def _open_message(self, index: int) -> Open:
-        plan, last = self.plan, len(self.plan.stages) - 1
-        stage = plan.stages[index]
-        return Open(
-            protocol=PROTOCOL_MAJOR,
-            model=str(plan.model),
-            session=self._session,
-            stage=index,
-            start=stage.span.start,
-            end=stage.span.end,
-            embed=plan.embed and index == 0,
-            head=plan.head and index == last,
-            kv_tokens=plan.kv_tokens,
-            numerics=plan.numerics,
-            codec=plan.codec,
-            upstream=Upstream(
-                plan.stages[index - 1].peer if index else self._transport.peer_id, self._link_secrets[index]
-            ),
-            downstream=Downstream(plan.stages[index + 1].record, index + 1, self._link_secrets[index + 1])
-            if index < last
-            else None,
-            nonce=self._nonce,
-            commitment=commit(self.audit_secret),
-            priority=plan.priority,
-        )
+    async def _take(
+        self, order: Sequence[Member], patience: Patience, rows: Rows, redial: Collection[tuple[int, int]] = ()
+    ) -> None:
+        """Make ``order`` the chain, or leave everything as it was."""
+        self._interrupted = False
+        self._attempt = attempt = Attempt(self._parts, order, self._entrance, self, patience, self._next_generation)
+        try:
+            await attempt.run(rows, redial)
+            if not self._members and any(member.number in self._diagnosis.lost for member in order):
+                raise AttemptFailed(())
+        except BaseException as error:
+            failures: dict[str, SwarmError] = {}
+            if isinstance(error, AttemptFailed) or self._interrupted:
+                told = error.failures if isinstance(error, AttemptFailed) else ()
+                failures = blame(attempt, told, self._diagnosis, _numbers(self._members))
+            self._undo(attempt)
+            if failures:
+                raise ChainOpenError(failures) from error
+            raise
+        finally:
+            self._attempt = None
+        self._settle(attempt)
 
-    async def _open_stage(self, index: int) -> None:
-        stage = self.plan.stages[index]
-        control = await self._dial(stage, Channel.CONTROL)
-        self._controls[index] = control
-        await control.send(self._open_message(index))
-        reply = (await control.receive_within(OPEN_TIMEOUT_S, "answer to OPEN")).message
-        if isinstance(reply, Busy):
-            raise BusyError(f"server {stage.short} is busy: {reply.reason}", retry_after_s=reply.retry_after_s)
-        if isinstance(reply, Refused):
-            raise RefusedError(f"server {stage.short} refused: {reply.reason}")
-        if isinstance(reply, Accept):
-            self.loads[stage.peer] = reply
+    def _next_generation(self) -> int:
+        self.generation += 1
+        if self._attempt is not None:
+            self._diagnosis.seat(self.generation, [member.seat for member in self._attempt.order])
+        return self.generation
 
-    async def _open_link(self, lane: Lane) -> None:
-        link = await self._dial(self.plan.stages[0], Channel.LINK)
-        self._links[lane] = link
-        await link.send(Hello(self._transport.peer_id, self._session, 0, self._link_secrets[0], lane))
+    def _undo(self, attempt: Attempt) -> None:
+        """Forget the newcomers of a failed attempt; those who were here before stay."""
+        newcomers = [member for member in attempt.order if member not in self._members]
+        self._diagnosis.excuse(_numbers(newcomers))
+        self._diagnosis.seat(self.generation, [member.seat for member in self._members])
+        for member in newcomers:
+            self._dismiss(member)
+        self._dismiss_lost()
+        if attempt.entrance is not None and attempt.entrance is not self._entrance:
+            self._bid_farewell(attempt.entrance.close())
 
-    async def _dial(self, stage: StagePlan, channel: Channel) -> FrameStream:
-        stream = await self._transport.dial(stage.peer, channel.protocol, addresses=stage.announcement.addresses)
-        return FrameStream(stream, channel, Role.DIALER, max_frame_bytes=MAX_RESULT_FRAME_BYTES)
+    def _settle(self, attempt: Attempt) -> None:
+        """The attempt has made a chain: whoever it does without is sent home."""
+        before, self._members = self._members, attempt.order
+        for member in before:
+            if member not in self._members:
+                self._dismiss(member)
+        if self._entrance is not None and self._entrance is not attempt.entrance:
+            self._bid_farewell(self._entrance.close())
+        self._entrance = attempt.entrance
+        self._diagnosis.settle()
+        self._error = None
 
     # -- steps ----------------------------------------------------------------------------------------------
 
     async def send(self, step: Step, payload: Sequence[bytes | memoryview], lane: Lane) -> asyncio.Future[Frame]:
-        """Put a step on its way; the future is its ``Result`` frame, or the error that broke the chain."""
-        if self._error is not None:
-            raise self._error
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._pending[(step.generation, step.epoch, step.seq)] = future
-        try:
-            await self._links[lane].send(step, *payload)
-        except NetworkError as error:
-            self._suspect(LINK_EVIDENCE, PeerLostError(str(error), peer=self.plan.stages[0].peer))
+        """Put a step on its way; the future is its ``Result`` frame, or the error that broke the chain.
+
+        Raises that error if the chain is broken already.
+        """
+        if self._error is not None or self._entrance is None:
+            raise self._error or PeerLostError("the chain is not open")
+        future = self._pending.expect(step)
+        await self._pending.send(self._entrance.send(step, payload, lane))
         return future
-
-    async def _read_control(self, index: int) -> None:
-        stage, control = self.plan.stages[index], self._controls[index]
-        try:
-            while True:
-                frame = await control.receive()
-                message = frame.message
-                if isinstance(message, Result):
-                    self._resolve(index, message, frame)
-                elif isinstance(message, LinkLost):
-                    lost = PeerLostError(
-                        f"server {self._name(message.peer)} was lost: {message.reason}", peer=message.peer
-                    )
-                    self._suspect(LINK_EVIDENCE, lost)
-                elif isinstance(message, Failed):
-                    reason = f"server {stage.short} ended the session ({message.fault}): {message.reason}"
-                    self._suspect(2, PeerLostError(reason, peer=stage.peer))
-                elif not isinstance(message, Noop):
-                    raise ProtocolViolation(f"unexpected {type(message).__name__}", peer=stage.peer)
-        except PeerLostError as error:
-            gone = f"server {stage.short} for layers {stage.span} went away: {error.message}"
-            self._suspect(2, PeerLostError(gone, peer=stage.peer))
-        except SwarmError as error:
-            self._suspect(3, PeerLostError(str(error), peer=stage.peer))
-
-    async def _watch_link(self, link: FrameStream) -> None:
-        try:
-            while True:
-                await link.receive()
-        except SwarmError as error:
-            first = self.plan.stages[0]
-            self._suspect(
-                LINK_EVIDENCE, PeerLostError(f"server {first.short} closed the link: {error}", peer=first.peer)
-            )
-
-    def _resolve(self, index: int, result: Result, frame: Frame) -> None:
-        if index != len(self.plan.stages) - 1:
-            raise ProtocolViolation("only the last server sends results", peer=self.plan.stages[index].peer)
-        future = self._pending.pop((result.generation, result.epoch, result.seq), None)
-        if future is not None and not future.done():
-            future.set_result(frame)
 
     def forget(self) -> None:
         """A rollback: results of steps sent before it no longer matter."""
-        for future in self._pending.values():
-            future.cancel()
-        self._pending.clear()
+        self._pending.forget()
 
-    def _hold_pulses(self) -> None:
-        """Beat to every server of the chain: one that falls silent is lost, even if its connection looks alive."""
-        if self._pulse is None:
+    def on_frame(self, member: Member, frame: Frame) -> None:
+        """See ``Ears``."""
+        message = frame.message
+        if isinstance(message, Result):
+            order = self._members if self._attempt is None else self._attempt.order
+            if member not in (*self._members[-1:], *order[-1:]):
+                raise ProtocolViolation("only the last server sends results")
+            self._pending.resolve(message, frame)
+        elif isinstance(message, LinkLost):
+            self._diagnosis.told(member.number, message)
+            self._weigh()
+        elif isinstance(message, Replayed) and self._attempt is not None:
+            self._attempt.hear(member, message)
+        elif isinstance(message, Pace) and self.on_pace is not None and member in self._members:
+            self.on_pace(self._members.index(member), message)
+        elif not isinstance(message, Pace | Replayed):
+            raise ProtocolViolation(f"unexpected {type(message).__name__}")
+
+    # -- breaking and ending --------------------------------------------------------------------------------
+
+    def on_loss(self, member: Member, weight: int, loss: Loss) -> None:
+        """See ``Ears``."""
+        if not member.parted:
+            self._diagnosis.saw(member.number, weight, loss)
+            self._weigh()
+
+    def give_up(self, place: int, loss: Loss) -> None:
+        """The caller's word that the server at ``place`` is lost (slow, late, or its results are wrong).
+
+        Breaks the chain at once. A slow one may stay after all: a ``mend`` that does not cover it takes it back.
+        """
+        if not 0 <= place < len(self._members):
+            raise MisuseError(f"the chain has no place {place}")
+        self._diagnosis.saw(self._members[place].number, WORD, loss)
+        self._judge()
+
+    def _weigh(self) -> None:
+        """There is new evidence: wait a moment for better, then judge."""
+        numbers = self._seated
+        if self._closing is not None or not numbers:
             return
-        for stage in {stage.peer: stage for stage in self.plan.stages}.values():
+        if any(number in self._diagnosis.lost for number in numbers):
+            wait_s = BLAME_WAIT_S
+        elif self._diagnosis.cuts(numbers):
+            wait_s = ACCUSED_WAIT_S
+        else:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer.when() > loop.time() + wait_s:
+            self._stop_timer()
+            self._timer = loop.call_later(wait_s, self._judge)
 
-            def silent(reason: str, stage: StagePlan = stage) -> None:
-                gone = f"server {stage.short} for layers {stage.span} went away: {reason}"
-                self._suspect(2, PeerLostError(gone, peer=stage.peer))
+    @property
+    def _seated(self) -> list[int]:
+        return _numbers(self._attempt.order if self._attempt is not None else self._members)
 
-            self._holds.append(self._pulse.hold(stage.peer, stage.announcement.addresses, silent))
-
-    # -- ending ---------------------------------------------------------------------------------------------
-
-    def _suspect(self, weight: int, error: SwarmError) -> None:
-        """Something broke. The heaviest evidence within a moment is what the caller is told."""
-        if self._blame is None or weight > self._blame[0]:
-            self._blame = (weight, error)
-        if self._blame_timer is None:
-            self._blame_timer = asyncio.get_running_loop().call_later(BLAME_WAIT_S, self._break)
-
-    def _break(self) -> None:
-        if self._blame is not None:
-            self._end(self._blame[1])
+    def _judge(self) -> None:
+        """If somebody is lost, or a link: end the attempt that is under way, or else the steps."""
+        self._stop_timer()
+        numbers, attempt = self._seated, self._attempt
+        lost = any(number in self._diagnosis.lost for number in numbers)
+        if attempt is not None:
+            cut = bool(self._members) and bool(self._diagnosis.cuts(numbers, self.generation))
+            if (lost or cut) and self._mending is not None:
+                self._interrupted = True
+                self._mending.cancel()
+        elif lost or self._diagnosis.cuts(numbers):
+            self._end(self._diagnosis.error(numbers) or PeerLostError("the chain broke"))
+            self._dismiss_lost()
 
     def _end(self, error: SwarmError) -> None:
         """From here on nothing is answered; whoever waits for a step is told why."""
         self._error = self._error or error
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(self._error)
-                future.exception()  # marks it as seen: a step that was given up is never awaited
-        self._pending.clear()
+        self._pending.fail(self._error)
+
+    def _dismiss_lost(self) -> None:
+        lost = self._diagnosis.lost
+        for member in self._members:
+            if member.number in lost and lost[member.number].kind != "slow" and not member.parted:
+                self._dismiss(member)
+
+    def _dismiss(self, member: Member) -> None:
+        """Part with a server; whether it reads the farewell or not holds nobody up."""
+        member.part()
+        self._bid_farewell(member.hang_up())
+
+    def _bid_farewell(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="farewell")
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def close(self) -> None:
         """Tell every server that the session is over, and hang up.
@@ -351,31 +371,19 @@ class Chain:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._blame_timer is not None:
-            self._blame_timer.cancel()
+        self._stop_timer()
         self._end(PeerLostError("the session is closed"))
-        for hold in self._holds:
-            if self._pulse is not None:
-                self._pulse.release(hold)
-        for task in self._readers:
-            task.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-        self._readers = []
-        await asyncio.gather(*map(_hang_up, self._controls.values()), return_exceptions=True)
-        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
-
-    def _name(self, peer: str) -> str:
-        for stage in self.plan.stages:
-            if stage.peer == peer:
-                return f"{stage.short} for layers {stage.span}"
-        return peer[-8:]
+        if self._mending is not None:
+            self._mending.cancel()
+            await asyncio.wait({self._mending})
+        for member in self._members:
+            member.part()
+        endings = [member.hang_up() for member in self._members]
+        if self._entrance is not None:
+            endings.append(self._entrance.close())
+        await asyncio.gather(*endings, return_exceptions=True)
+        await asyncio.gather(*self._farewells, return_exceptions=True)
 
 
-async def _hang_up(control: FrameStream) -> None:
-    try:
-        async with asyncio.timeout(HANG_UP_S):
-            if control.phase in (Phase.OPENING, Phase.ACTIVE):
-                await control.send(Close())
-    except (SwarmError, TimeoutError):
-        pass  # it is gone already, which is what was wanted
-    await control.close()
+def _numbers(members: Sequence[Member]) -> list[int]:
+    return [member.number for member in members]
