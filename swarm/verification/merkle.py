@@ -27,8 +27,9 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 def merkle_root(leaf_hashes: Sequence[bytes]) -> bytes:
-    """The root over ``leaf_hashes`` (each from ``leaf_hash``), 32 bytes. n - 1 hashes, about 1 µs each.
+    """The root over ``leaf_hashes``, 32 bytes. n - 1 hashes, about 1 µs each.
 
+    Each must be of 32 bytes, as ``leaf_hash`` makes them: entries of other lengths could run into each other.
     ``ConfigError`` for none or more than ``MAX_LEAVES``: an empty list has no root.
     """
     _check_count(len(leaf_hashes))
