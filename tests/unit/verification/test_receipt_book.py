@@ -1,0 +1,227 @@
+"""A client's receipts: whole windows are found as the last receipt comes, through rollbacks and heals."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from receipted_chain import EXPIRES_S, NOW_S, Chain, forge, leaves_of, opening, sign
+
+from swarm.core.errors import (
+    BadSignatureError,
+    BrokenLinkError,
+    ConfigError,
+    CoverageGapError,
+    EquivocationError,
+    UnequalRowsError,
+    UnexpectedSignerError,
+)
+from swarm.verification.book import ReceiptBook
+from swarm.verification.compact import pack
+from swarm.verification.coverage import Known
+from swarm.verification.leaves import Leaf
+from swarm.verification.merkle import leaf_hash
+from swarm.verification.receipts import SignedReceipt
+from swarm.verification.windows import WindowBuilder
+
+LAYERS = 9
+MANY = 4096
+
+
+def book_of(chain: Chain) -> ReceiptBook:
+    book = ReceiptBook(LAYERS)
+    book.layout(chain.openings)
+    return book
+
+
+def take(book: ReceiptBook, signed: SignedReceipt, *, stale: bool = False) -> int | None:
+    stage = signed.receipt.opening.stage
+    return book.receive(stage, pack(signed), now_s=NOW_S, sent_rows=MANY, stale=stale)
+
+
+def take_all(book: ReceiptBook, windows: list[list[SignedReceipt]]) -> list[int]:
+    """Every receipt, window by window; the windows that became whole."""
+    found = [take(book, signed) for window in windows for signed in window]
+    return [window for window in found if window is not None]
+
+
+def nudged(leaves: list[Leaf]) -> list[Leaf]:
+    """As another machine computes them: what is sent on is a bit different."""
+    return [dataclasses.replace(leaf, sent=leaf_hash(leaf.sent)) for leaf in leaves]
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_a_window_is_whole_when_its_last_receipt_comes(data: st.DataObject) -> None:
+    chain = Chain(3, 6, LAYERS)
+    chain.compute(100)
+    windows = chain.close(100)
+    queues = [list(stage) for stage in zip(*windows, strict=True)]  # each control stream keeps its own order
+    book, whole, come = book_of(chain), list[int](), [0, 0, 0]
+    while any(queues):
+        stage = data.draw(st.sampled_from([place for place, queue in enumerate(queues) if queue]))
+        window = take(book, queues[stage].pop(0))
+        come[stage] += 1
+        complete = min(come)
+        assert window == (complete - 1 if complete > len(whole) else None)
+        whole += [] if window is None else [window]
+        assert len(book.owed(96)) == 9 - sum(min(count, 3) for count in come)
+    for number in whole:
+        assert list(book.verify(number, now_s=NOW_S).receipts) == windows[number]
+    assert [one.receipt.window for one in book.receipts_of(1)] == [0, 1, 2, 3]
+
+
+def test_a_window_that_is_not_whole_names_its_gap() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    for signed in chain.window()[:2]:
+        take(book, signed)
+    with pytest.raises(CoverageGapError, match="6:9"):
+        book.verify(0, now_s=NOW_S)
+    assert book.owed(32) == [(0, 2)]
+
+
+def test_a_rollback_takes_windows_back() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    chain.compute(96)
+    take_all(book, chain.commit(96))
+    for one in (chain, book):
+        one.truncate(40)
+    assert book.owed(96) == [(window, stage) for window in (1, 2) for stage in range(3)]
+    chain.compute(10, version=1)
+    (short,) = chain.close(50)
+    assert take_all(book, [short]) == [1]
+    assert book.verify(1, now_s=NOW_S, known=Known(positions=(32, 50))).rows == 18
+    assert [one.receipt.window for one in book.receipts_of(0)] == [0, 1]
+
+
+def test_a_server_that_signs_a_window_again_takes_back_those_above() -> None:
+    chain = Chain(LAYERS)
+    book = book_of(chain)
+    chain.compute(96)
+    take_all(book, chain.commit(96))
+    chain.truncate(0)
+    chain.compute(32, version=1)
+    take_all(book, chain.commit(32))
+    assert [one.receipt.window for one in book.receipts_of(0)] == [0]
+
+
+def test_receipts_that_cross_with_a_rollback_count_for_nothing() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    crossing = chain.window()
+    take(book, crossing[0])
+    for one in (chain, book):
+        one.truncate(16)
+    for signed in crossing[1:]:
+        assert take(book, signed, stale=True) is None
+    chain.compute(16, version=1)
+    assert take_all(book, chain.commit(32)) == [0]
+    assert book.verify(0, now_s=NOW_S).unlinked == ()
+
+
+def healed(book: ReceiptBook, chain: Chain, rows: int) -> None:
+    """Stage 1's server is gone; stage 3 takes over its layers and computes its rows again."""
+    newcomer = opening(3, 3, 6)
+    builder = WindowBuilder(newcomer, 10)
+    builder.replayed(nudged(leaves_of(newcomer, range(rows))))
+    signed_rows = rows // 32 * 32
+    builder.take_over(signed_rows)
+    chain.openings[1], chain.builders[1] = newcomer, builder
+    book.layout(chain.openings, signed_rows=signed_rows, replayed_rows=rows, cut=[(3, 2)])
+
+
+def test_a_heal_leaves_a_seam_in_the_open_window_only() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    chain.compute(70)
+    take_all(book, chain.commit(64))
+    healed(book, chain, 70)
+    chain.compute(58)
+    assert take_all(book, chain.commit(128)) == [2, 3]
+    seams = [book.verify(window, now_s=NOW_S).unlinked for window in range(4)]
+    assert seams == [(), (), ((3, 2),), ()]
+    stages = [[one.receipt.opening.stage for one in book.verify(w, now_s=NOW_S).receipts] for w in range(4)]
+    assert stages == [[0, 1, 2], [0, 1, 2], [0, 3, 2], [0, 3, 2]]
+
+
+def test_a_rollback_behind_a_heal_makes_the_newcomer_sign_the_older_window() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    chain.compute(70)
+    take_all(book, chain.commit(64))
+    healed(book, chain, 70)
+    for one in (chain, book):
+        one.truncate(40)
+    chain.compute(56, version=1)
+    assert take_all(book, chain.commit(96)) == [1, 2]
+    assert [book.verify(window, now_s=NOW_S).unlinked for window in range(3)] == [(), ((3, 2),), ()]
+
+
+def test_attack_newcomer_breaks_links_after_the_seam() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    chain.compute(40)
+    take_all(book, chain.commit(32))
+    healed(book, chain, 40)
+    chain.compute(56)
+    open_window, next_window = chain.commit(96)
+    take_all(book, [open_window])
+    take_all(book, [[next_window[0], next_window[2], forge(next_window[1], out_root=bytes(32))]])
+    with pytest.raises(BrokenLinkError):
+        book.verify(2, now_s=NOW_S)
+
+
+def test_attack_receipt_of_rows_that_were_never_sent() -> None:
+    """Else a server could fill a client's memory with windows."""
+    chain = Chain(LAYERS)
+    book, (signed,) = book_of(chain), chain.window()
+    with pytest.raises(UnequalRowsError) as caught:
+        book.receive(0, pack(signed), now_s=NOW_S, sent_rows=31)
+    assert caught.value.peer == signed.receipt.signer
+    assert book.receipts_of(0) == []
+
+
+def test_attack_receipt_on_a_stage_that_was_never_opened() -> None:
+    chain = Chain(LAYERS)
+    with pytest.raises(UnexpectedSignerError):
+        book_of(chain).receive(1, pack(chain.window()[0]), now_s=NOW_S, sent_rows=MANY)
+
+
+def test_attack_receipt_sent_as_another_stages() -> None:
+    chain = Chain(3, LAYERS)
+    with pytest.raises(BadSignatureError):
+        book_of(chain).receive(1, pack(chain.window()[0]), now_s=NOW_S, sent_rows=MANY)
+
+
+def test_attack_two_receipts_under_one_counter() -> None:
+    chain = Chain(LAYERS)
+    book, (signed,) = book_of(chain), chain.window()
+    take(book, signed)
+    with pytest.raises(EquivocationError):
+        take(book, forge(signed, in_root=bytes(32)))
+    assert book.receipts_of(0) == [signed]
+
+
+def test_layouts_that_cannot_be() -> None:
+    chain = Chain(LAYERS)
+    with pytest.raises(ConfigError):
+        ReceiptBook(LAYERS).layout(chain.openings, signed_rows=32)
+    with pytest.raises(ConfigError):
+        book_of(chain).layout([opening(0, 0, 3)])
+
+
+def test_the_server_before_has_signed_nothing() -> None:
+    """It died with two full windows unsigned; the newcomer was told so."""
+    chain = Chain(LAYERS)
+    book = book_of(chain)
+    newcomer = opening(1, 0, LAYERS)
+    book.layout([newcomer], signed_rows=0, replayed_rows=70)
+    builder = WindowBuilder(newcomer, 10)
+    builder.replayed(leaves_of(newcomer, range(70)))
+    builder.take_over(0)
+    assert take_all(book, [[sign(receipt)] for receipt in builder.commit(70, EXPIRES_S)]) == [0, 1]
+    assert book.owed(64) == []
