@@ -184,7 +184,8 @@ def test_a_prefill_takes_the_engine_when_nobody_else_has_work() -> None:
         ((0.0, 0.0, 0.0, 0.0), UNMEASURED_ROWS),
         ((1.0, 2.0, 4.0, 8.0), 1),  # nothing is gained
         ((1.0, 1.25, 1.5, 1.75), 12),  # twice a lone step's time
-        ((1.0, 1.1, 1.2, 3.0), 5),  # between two sizes
+        ((1.0, 1.1, 1.2, 3.0), 4),  # eight would give less
+        ((1.0, 1.25, 1.5, 2.5), 6),  # between two sizes
         ((1.0, 1.5, 1.9, 1.99), 8),
         ((1.0, 1.0, 1.0, 1.0), 512),  # free: as many as there are
     ],
