@@ -47,7 +47,7 @@ def log_uniform(rng: np.random.Generator, low: float, high: float, shape: tuple[
 
 
 def test_many_servers_at_once_are_the_same_test() -> None:
-    errors = log_uniform(np.random.default_rng(1), 0.015, 0.06, (3, 200))
+    errors = log_uniform(np.random.default_rng(1), 0.02, 0.06, (3, 300))
     for row, window in zip(errors, alarms(errors), strict=True):
         suspicion, first = Suspicion(), 0
         for number, error in enumerate(row, start=1):
