@@ -8,7 +8,7 @@ judged again token by token, as generate goes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,11 @@ class Oracle(Reference):
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
         self._eos: Collection[int] = files.eos_token_ids
+
+    def judge(self, answers: Iterable[Answered]) -> list[str]:
+        """A line for each answer that is wrong."""
+        verdicts = [(answered, self.verdict(answered)) for answered in answers]
+        return [f"{a.kind}, {len(a.context)} tokens asked, {a.params}: {said}" for a, said in verdicts if said]
 
     def verdict(self, answered: Answered) -> str:
         """What is wrong with the answer, in words; empty if nothing is."""

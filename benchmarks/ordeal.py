@@ -1,33 +1,44 @@
 """Many sessions at once over a fleet whose machines are killed, frozen, woken and started again meanwhile.
 
 What it leaves behind is a list of answers, to be judged, and of errors; whether anything leaked is measured against how
-everybody was before.
+everybody was before. The first client has a remote head, the second a local one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from benchmarks.fleet import KV_TOKENS, Fleet, listings
 from benchmarks.questions import Answered, Asker
 from benchmarks.setup import say
-from benchmarks.trouble import Event
+from benchmarks.trouble import Event, schedule
 from swarm.client.blocking import SwarmModel
 from swarm.client.results import Progress
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import SwarmError
+from swarm.core.spans import Span
+from swarm.models.files import ModelFiles
 
 SETTLE_S = 20.0
 """For sessions to be gone everywhere, and metrics to say so."""
 FIRST_S = 2.0
 """Everybody has begun to ask when the trouble starts."""
+IDLE_S = 3.0
+"""After the first answers: what they opened and do not need any more is closed."""
+FIRST_WORDS = "Once upon a time"
+END_S = 10.0
+"""For daemons to follow their servers."""
 _POLL_S = 0.1
 
 
@@ -40,6 +51,14 @@ class Outcome:
     acts: Counter[str] = field(default_factory=Counter)
     pauses_s: list[float] = field(default_factory=list)
     phases: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Outcome) -> None:
+        """That of a later round."""
+        self.answers += other.answers
+        self.errors += other.errors
+        self.pauses_s += other.pauses_s
+        self.acts.update(other.acts)
+        self.phases.update(other.phases)
 
     def log(self, line: str) -> None:
         """An error, told at once."""
@@ -186,3 +205,58 @@ def _kept_by_clients(models: Sequence[SwarmModel], before: Held) -> list[str]:
     now = Held.by(models)
     pairs = {"file descriptors": (now.fds, before.fds), "tasks": (now.tasks, before.tasks)}
     return [f"clients: {left} {name}, {had} before" for name, (left, had) in pairs.items() if left > had]
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A fleet that serves, two clients that have got an answer, and what everybody held then."""
+
+    fleet: Fleet
+    models: Sequence[SwarmModel]
+    tokenizer: Tokenizer
+    layers: int
+    before: Held
+
+    def trouble(self, seed: int, count: int, *, askers: int) -> Outcome:
+        """A schedule of at least ``count`` events and questions, both from ``seed``; see ``endure``."""
+        events = schedule([machine.span for machine in self.fleet.machines], self.layers, seed, count)
+        say("\n".join([f"schedule of seed {seed}:", *map(str, events)]))
+        return endure(self.fleet, self.models, self.tokenizer, events, askers=askers, seed=seed)
+
+    def leaks(self) -> list[str]:
+        """See ``leaks``."""
+        return leaks(self.fleet, self.models, self.before)
+
+    def growth_mb(self) -> list[float]:
+        """Resident memory of each machine's process over what it was when it became READY, in megabytes."""
+        lives = [machine.life for machine in self.fleet.machines]
+        return [(life.process.memory_info().rss - life.idle_bytes) / 1e6 for life in lives]
+
+    def end(self) -> list[str]:
+        """Everybody leaves; what did not go well about it: exit codes, processes left, words on standard error."""
+        for model in self.models:
+            model.close()
+        codes = self.fleet.end()
+        until_s = time.monotonic() + END_S
+        while self.fleet.left and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+        found = [f"machine {number} ended with exit code {code}" for number, code in codes.items() if code != 0]
+        found += [f"left behind: {process}" for process in self.fleet.left]
+        return [*found, *([self.fleet.errors] if self.fleet.errors else [])]
+
+
+@contextmanager
+def arena(files: ModelFiles, spans: Sequence[Span]) -> Iterator[Arena]:
+    """Machines for ``spans`` of the demo model, up and warm. Whatever happens, no process outlives the block."""
+    with tempfile.TemporaryDirectory(prefix="swarm-arena-") as folder, Fleet(spans, Path(folder)) as fleet:
+        fleet.start()
+        with _client(fleet, "remote") as remote, _client(fleet, "local") as local:
+            models = (remote, local)
+            for model in models:
+                model.generate(FIRST_WORDS, max_new_tokens=8)
+            time.sleep(IDLE_S)
+            yield Arena(fleet, models, Tokenizer.of(files), files.layer_count, Held.by(models))
+
+
+def _client(fleet: Fleet, head: Literal["local", "remote"]) -> SwarmModel:
+    return SwarmModel.connect("demo", initial_peers=fleet.addresses, head=head, host="127.0.0.1")
