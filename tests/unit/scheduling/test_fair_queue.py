@@ -53,7 +53,7 @@ def test_who_always_has_work_gets_a_share_by_weight(clients: list[tuple[float, i
     waiting = [
         decode(f"c{n}", weight, cost) for n, (weight, sessions, cost) in enumerate(clients) for _ in range(sessions)
     ]
-    had: Counter[object] = Counter()
+    had: dict[object, float] = {step.client: 0.0 for step in waiting}
     for _ in range(rounds):
         [index] = queue.pick(waiting, ONE, 0.0)
         had[waiting[index].client] += waiting[index].cost / waiting[index].weight
@@ -92,7 +92,8 @@ def test_one_client_alone_is_served_in_order_of_arrival(steps: list[tuple[bool, 
     chosen = FairQueue().pick(waiting, WIDE, 0.0)
     decoding = [index for index, (kind, _) in enumerate(steps) if kind]
     assert chosen[: len(decoding)] == decoding
-    rest, rows = [], len(decoding)
+    rest: list[int] = []
+    rows = len(decoding)
     for index, (kind, size) in enumerate(steps):
         if not kind and (not rest or rows + size <= WIDE.prefill_rows):
             rest.append(index)
