@@ -19,10 +19,12 @@ from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.core.records import AnyRecord, key_of
+from swarm.dht.hivemind_circle import HivemindCircle
 from swarm.dht.hivemind_gate import RecordGate
 from swarm.dht.hivemind_import import DHTID, DHTNode, Multiaddr, PeerID
 from swarm.dht.hivemind_writer import REPLICAS, Writer
 from swarm.dht.judge import Judge
+from swarm.dht.keeper import Keeper
 from swarm.dht.limits import KEYS_PER_ANSWER
 from swarm.dht.model_index import one_per_model
 from swarm.dht.options import DirectoryOptions
@@ -41,17 +43,19 @@ class HivemindDirectory:
         gate: RecordGate,
         judge: Judge,
         clock: Clock,
-        initial_peers: tuple[str, ...],
+        initial: Sequence[tuple[str, str]],
         options: DirectoryOptions,
     ) -> None:
         self._node = node
         self._judge = judge
-        self._initial_peers = initial_peers
         self._options = options
         self._storage = bound(node.protocol, clock, gate.longest_s, max_bytes=options.held_bytes)
         self._writer = Writer(node, clock, options.replicas_known_s)
         self._reader = Reader(self._fetch, judge, clock, options, SystemRandom())
+        circle = HivemindCircle(node, options, self._writer.forget)
         self._closed = False
+        self.keeper = Keeper(circle, clock, SystemRandom(), initial, seeks_lost=not node.protocol.client_mode)
+        """Brings the node back after an outage, and tells of it."""
 
     @classmethod
     async def create(
@@ -68,9 +72,7 @@ class HivemindDirectory:
         A node in ``client_mode`` asks and stores, but holds nothing for others. Raises ``ConfigError`` for a
         malformed address and ``PeerUnreachableError`` if no initial peer answers.
         """
-        peers = tuple(initial_peers)
-        for address in peers:
-            _peer_of(address)
+        peers = [(_peer_of(address), address) for address in initial_peers]
         options = options or DirectoryOptions()
         gate = RecordGate(judge := Judge(options.remembered_bytes))
         node = await DHTNode.create(
@@ -87,7 +89,8 @@ class HivemindDirectory:
         directory = cls(node, gate, judge, clock, peers, options)
         try:
             if peers:
-                await directory._join()
+                await directory.keeper.seek()
+            directory.keeper.start()
         except BaseException:
             await directory.close()
             raise
@@ -135,6 +138,7 @@ class HivemindDirectory:
         if self._closed:
             return
         self._closed = True
+        await self.keeper.close()
         try:
             async with asyncio.timeout(self._options.rpc_timeout_s):
                 await self._node.shutdown()
@@ -147,7 +151,7 @@ class HivemindDirectory:
         found = await self._bounded(self._find(ids), "read the directory")
         if not found:  # either nobody announced, or nobody answered and hivemind has just forgotten them all
             await asyncio.sleep(0)
-            if self._alone:
+            if self.keeper.alone:
                 await self._rejoin_if_alone()
                 found = await self._bounded(self._find(ids), "read the directory")
         return {
@@ -163,59 +167,19 @@ class HivemindDirectory:
                 self._node.pending_get_requests.pop(key, None)
         return {key: item for key, item in found.items() if item is not None and isinstance(item.value, dict)}
 
-    @property
-    def _alone(self) -> bool:
-        """True if others should be known, but none is."""
-        return bool(self._initial_peers) and not self._node.protocol.routing_table.uid_to_peer_id
-
     async def _rejoin_if_alone(self) -> None:
-        """After an outage hivemind has forgotten everybody and never asks again: join anew."""
+        """hivemind forgets whoever does not answer: if that is everybody, look for them first."""
         if self._closed:
             raise NetworkError("the directory is closed")
-        if not self._alone:
+        client = self._node.protocol.client_mode
+        if not self.keeper.alone or (self.keeper.cut_off and not client):
             return
         try:
-            await self._join()
+            await self.keeper.seek()
         except PeerUnreachableError:
-            if self._node.protocol.client_mode:
+            if client:
                 raise
             # A server still knows what it stored itself, and others may find it again.
-            _log.debug("no initial peer answers; going on alone")
-
-    async def _join(self) -> None:
-        """Connect to the initial peers and meet them; one that answers is enough."""
-        reasons = await asyncio.gather(*(self._meet(address) for address in self._initial_peers))
-        if all(reasons):
-            told = "; ".join(f"{address}: {why}" for address, why in zip(self._initial_peers, reasons, strict=True))
-            raise PeerUnreachableError(
-                f"no initial peer answered ({told})",
-                hint="check that one of them is running and its port open",
-            )
-        async with asyncio.timeout(self._options.call_timeout_s):
-            await self._node.find_nearest_nodes([self._node.node_id])
-
-    async def _meet(self, address: str) -> str:
-        """Ping an initial peer, connecting first if need be; empty if it answered, else why not."""
-        peer = _peer_of(address)
-        protocol = self._node.protocol
-        if peer == protocol.p2p.peer_id:
-            return "this is the node itself"
-        node_id = await protocol.call_ping(peer)
-        if node_id is None:
-            where = [Multiaddr(address).decapsulate(f"/p2p/{peer}")]
-            # Never cancelled: hivemind would leave the socket of an abandoned connect open.
-            connect = asyncio.ensure_future(protocol.p2p._client.connect(peer, where))
-            connect.add_done_callback(lambda done: done.cancelled() or done.exception())
-            finished, _ = await asyncio.wait({connect}, timeout=self._options.connect_timeout_s)
-            if not finished:
-                return f"no connection in {self._options.connect_timeout_s:.0f} s"
-            if (error := connect.exception()) is not None:
-                return " ".join(str(error).split())[-200:]
-            node_id = await protocol.call_ping(peer)
-        if node_id is None:
-            return "connected, but it is not a directory node"
-        await protocol.update_routing_table(node_id, peer)  # call_ping does this later, in a task of its own
-        return ""
 
     async def _bounded(self, call: Any, what: str) -> Any:
         try:
@@ -228,9 +192,10 @@ class HivemindDirectory:
             raise NetworkError(f"could not {what}: {error}", hint="restart this node") from error
 
 
-def _peer_of(address: str) -> Any:
+def _peer_of(address: str) -> str:
     try:
-        return PeerID.from_base58(Multiaddr(address)["p2p"])
+        Multiaddr(address)
+        return str(PeerID.from_base58(address.rpartition("/p2p/")[2]).to_base58())
     except Exception as error:  # the parser's errors have no common class
         raise ConfigError(
             f"not an initial peer: {address!r}", hint="write it as /ip4/203.0.113.7/tcp/31337/p2p/<peer id>"

@@ -37,6 +37,10 @@ class Writer:
             stored = await self._store_at(await self._nodes(key), key, subkey, value, expires_s)
         return stored > 0
 
+    def forget(self) -> None:
+        """Look anew for the nodes nearest to each key: others have come or gone."""
+        self._nearest.clear()
+
     async def _store_at(self, nodes: dict[Any, Any], key: Any, subkey: str, value: bytes, expires_s: float) -> int:
         packed = MSGPackSerializer.dumps(value)
 
