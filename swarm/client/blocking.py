@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from swarm.client.model import AsyncSession, AsyncSwarmModel, AsyncTextStream
+from swarm.client.model import AsyncSession, AsyncSwarmModel
 from swarm.client.request import Options
 from swarm.client.results import GenerationResult, ProgressCallback
+from swarm.client.stream import AsyncTextStream
 from swarm.core.errors import MisuseError
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from swarm.client.plan import StagePlan
 from swarm.core.errors import NoRouteError
 from swarm.core.listing import Listing
 from swarm.scheduling.cluster import Cluster
@@ -70,6 +71,18 @@ class View:
             return None
         return best if now_s > (1.0 + gain) * best.latency_s else None
 
+    def plans(self, stages: Sequence[Stage]) -> tuple[StagePlan, ...]:
+        """The stages with their servers' announcements, those left out whose servers are not in this view."""
+        listings = {listing.peer: listing for listing in self.listings}
+        found = [(listings[stage.peer], stage.span) for stage in stages if stage.peer in listings]
+        return tuple(StagePlan(listing.announcement, listing.record, span) for listing, span in found)
+
+    def cluster(self, dtype: str | None) -> Cluster:
+        """Everybody; rows travel as those of ``dtype``, None: as the widest there are."""
+        if dtype is None:
+            return self._cluster(self.listings)
+        return self._cluster(self.listings, tensor_bytes(self.shape.codec, dtype, 1, self.shape.hidden_size))
+
     def _clusters(self, *, mixed: bool) -> Iterator[Cluster]:
         """One cluster per width of rows on the wire, or one of all if chains may mix them."""
         widths = sorted({self._row_bytes(listing) for listing in self.listings})
@@ -79,13 +92,10 @@ class View:
         for width in widths:
             yield self._cluster([listing for listing in self.listings if self._row_bytes(listing) == width])
 
-    def _cluster(self, listings: Sequence[Listing]) -> Cluster:
-        return cluster_of(
-            listings,
-            self.shape.layers,
-            activation_bytes=max(map(self._row_bytes, listings), default=0),
-            client_rtt_s=self.client_rtt_s,
-        )
+    def _cluster(self, listings: Sequence[Listing], row_bytes: int | None = None) -> Cluster:
+        if row_bytes is None:
+            row_bytes = max(map(self._row_bytes, listings), default=0)
+        return cluster_of(listings, self.shape.layers, activation_bytes=row_bytes, client_rtt_s=self.client_rtt_s)
 
     def _row_bytes(self, listing: Listing) -> int:
         return tensor_bytes(self.shape.codec, listing.announcement.numerics.dtype, 1, self.shape.hidden_size)

@@ -1,15 +1,17 @@
-"""The tokens one chain holds KV for, and the steps that add to them or roll them back."""
+"""The tokens one chain holds KV for, and the steps that add to them or roll them back, over whatever breaks it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from swarm.client.chain import Chain
+from swarm.client.chain import Feed, StagePlan
 from swarm.client.head import Head
-from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError, ProtocolViolation
+from swarm.client.healing import Healer
+from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError, ProtocolViolation, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
@@ -18,29 +20,58 @@ from swarm.wire.frames import Frame
 from swarm.wire.messages import DECODE_LANE, PREFILL_LANE, Answer, Result, Step
 
 PREFILL_CHUNK_ROWS = 128
-STEP_TIMEOUT_S = 300.0
-"""A step that takes longer ends the session: its server computes, but nobody can wait for that."""
+
+HeadFor = Callable[[Sequence[StagePlan]], Awaitable[Head]]
+"""The head that fits a chain of these stages."""
+Told = Callable[[int, int], None]
+"""Rows that the whole chain holds, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What steps are to add: ``token_ids`` are all that shall be held in the end, the first ``start`` are already."""
+
+    token_ids: Sequence[int]
+    start: int
+    prefill: bool
+    told: Told
 
 
 class Conversation:
     """One open chain with what it has been fed. Not for concurrent use.
 
-    ``table_tokens`` is the length up to which a long-rope model uses its short rotary table (None: it has one table).
-    A text that outgrows it is computed anew from its first token, as transformers' generate does.
+    A chain that breaks is mended by ``healer``, and what it had not answered is sent again: nobody notices but by the
+    pause. Only what cannot be mended raises. ``table_tokens`` is the length up to which a long-rope model uses its
+    short rotary table (None: it has one table). A text that outgrows it, or shrinks back below, is computed anew from
+    its first token, as transformers' generate does.
     """
 
     def __init__(
-        self, chain: Chain, head: Head, *, table_tokens: int | None = None, chunk_rows: int = PREFILL_CHUNK_ROWS
+        self,
+        healer: Healer,
+        head: Head,
+        head_for: HeadFor,
+        *,
+        step_timeout_s: float,
+        table_tokens: int | None = None,
+        chunk_rows: int = PREFILL_CHUNK_ROWS,
     ) -> None:
-        self.chain = chain
+        self.healer = healer
+        self.chain = healer.chain
         self._head = head
+        self._head_for = head_for
+        self._step_timeout_s = step_timeout_s
         self._table_tokens = table_tokens
         self._chunk_rows = chunk_rows
         self._history = History(answer_start=0)
         self._params = SamplingParams()
+        self._generation = self.chain.generation
         self._epoch = 0
         self._seq = 0
         self._stale = False
+        self._answer_due = True
+        self._horizon = 0
+        """The length of the text that the rows now held were computed as part of."""
 
     @property
     def position(self) -> int:
@@ -60,58 +91,76 @@ class Conversation:
             self._history.truncate(position)
             self._stale = True
 
-    async def prefill(
-        self, token_ids: Sequence[int], params: SamplingParams, progress: Callable[[int, int], None] | None = None
-    ) -> Choice:
+    async def prefill(self, token_ids: Sequence[int], params: SamplingParams, progress: Told | None = None) -> Choice:
         """Make the chain hold exactly ``token_ids`` and return the token that follows them.
 
         The longest common beginning with what is held already is kept. Chunks are in flight one per stage and one
         more, so that stages work on different chunks at once while the bytes under way stay bounded.
         """
+        total = len(token_ids)
         if not token_ids:
             raise MisuseError("the prompt is empty", hint="give at least one token")
-        if len(token_ids) > self.capacity:
-            raise PromptTooLongError(f"{len(token_ids)} tokens do not fit the {self.capacity} reserved")
-        kept = min(self._common_prefix(token_ids), len(token_ids) - 1)
-        crosses = self._table_tokens is not None and kept <= self._table_tokens < len(token_ids)
-        self.truncate(0 if crosses else kept)
+        if total > self.capacity:
+            raise PromptTooLongError(f"{total} tokens do not fit the {self.capacity} reserved")
+        kept = min(self._common_prefix(token_ids), total - 1)
+        self.truncate(0 if self._long(self._horizon) != self._long(total) else kept)
         self._params = params
-        self._history = History(self._history.token_ids, answer_start=len(token_ids))
-        return await self._feed(token_ids, progress)
-
-    async def _feed(self, token_ids: Sequence[int], progress: Callable[[int, int], None] | None) -> Choice:
-        """Send what of ``token_ids`` is not held yet, in chunks; the token that follows them."""
-        start, total = self.position, len(token_ids)
-        begins = Answer(self._history.answer_start, self._params)
-        flying: deque[tuple[Sequence[int], asyncio.Future[Frame]]] = deque()
-        window = len(self.chain.plan.stages) + 1
-        choice: Choice | None = None
-        cuts = [*range(start, total, self._chunk_rows), total]
-        for begin, end in pairwise(cuts):
-            chunk = token_ids[begin:end]
-            answer = begins if end == total else None
-            flying.append((chunk, await self._send(begin, chunk, answer=answer, horizon=total)))
-            while len(flying) > (window if end < total else 0):
-                frame = await self._commit(*flying.popleft())
-                if progress is not None:
-                    progress(self.position - start, total - start)
-                if self.position == total:
-                    choice = await self._choice(frame)
-        if choice is None:
-            raise PeerLostError("the chain gave no answer to the prompt")
-        return choice
+        self._history = History(self._history.token_ids, answer_start=total)
+        self._answer_due = True
+        return await self._reach(_Rows(token_ids, self.position, prefill=True, told=progress or _nobody))
 
     async def decode(self, token_id: int) -> Choice:
         """Append one token and return the next."""
         if self.position >= self.capacity:
             raise PromptTooLongError(f"all {self.capacity} reserved tokens are used")
-        if self.position == self._table_tokens:
-            tokens, answer_start = [*self._history.token_ids, token_id], self._history.answer_start
+        tokens = [*self._history.token_ids, token_id]
+        crosses = self._long(self._horizon) != self._long(len(tokens))
+        if crosses:
+            answer_start = self._history.answer_start
             self.truncate(0)
             self._history = History(answer_start=answer_start)
-            return await self._feed(tokens, None)
-        future = await self._send(self.position, [token_id])
-        frame = await self._commit([token_id], future)
+            self._answer_due = True
+        return await self._reach(_Rows(tokens, self.position, prefill=crosses, told=_nobody))
+
+    async def mend(self, *, patience_s: float | None = None) -> None:
+        """Make a broken chain whole again, with what is held; see ``Healer.heal``."""
+        await self.healer.heal(self.position, self._feed_for, patience_s=patience_s)
+        self._restart()
+
+    async def close(self) -> None:
+        """End the session at every server. Idempotent."""
+        await self.healer.close()
+
+    # -- steps, sent again after a heal ---------------------------------------------------------------------
+
+    async def _reach(self, rows: _Rows) -> Choice:
+        """Send what is not held yet until all of it is, over any number of broken chains; the token that follows."""
+        self.healer.decoding = not rows.prefill
+        while True:
+            try:
+                return await self._send_all(rows)
+            except SwarmError as error:
+                self._stale = True
+                if not self.chain.broken:
+                    if not isinstance(error, ProtocolViolation):
+                        raise
+                    self.healer.blame_tail(error)
+            if self.position == len(rows.token_ids):
+                self.truncate(self.position - 1)  # its rows are held, but what came of the last one is worth nothing
+            await self.mend()
+
+    async def _send_all(self, rows: _Rows) -> Choice:
+        """One try: chunk after chunk from where the chain is, with a window of them in flight."""
+        total = self._horizon = len(rows.token_ids)
+        flying: deque[tuple[Sequence[int], asyncio.Future[Frame]]] = deque()
+        window = len(self.chain.stages) + 1
+        for begin, end in pairwise([*range(self.position, total, self._chunk_rows), total]):
+            chunk = rows.token_ids[begin:end]
+            flying.append((chunk, await self._send(begin, chunk, rows)))
+            while len(flying) > (window if end < total else 0):
+                frame = await self._commit(*flying.popleft())
+                rows.told(self.position - rows.start, total - rows.start)
+        self._answer_due = False
         return await self._choice(frame)
 
     async def _choice(self, frame: Frame) -> Choice:
@@ -122,7 +171,7 @@ class Conversation:
 
     @property
     def _tail(self) -> PeerId:
-        return self.chain.plan.stages[-1].peer
+        return self.chain.stages[-1].peer
 
     def _common_prefix(self, token_ids: Sequence[int]) -> int:
         held = self._history.token_ids
@@ -130,28 +179,32 @@ class Conversation:
             (i for i, (a, b) in enumerate(zip(held, token_ids, strict=False)) if a != b), min(len(held), len(token_ids))
         )
 
-    async def _send(
-        self, keep: int, token_ids: Sequence[int], *, answer: Answer | None = None, horizon: int = 0
-    ) -> asyncio.Future[Frame]:
+    def _long(self, horizon: int) -> bool:
+        """True if rows of a text of this length are computed with the long rotary table."""
+        return self._table_tokens is not None and horizon > self._table_tokens
+
+    async def _send(self, keep: int, token_ids: Sequence[int], rows: _Rows) -> asyncio.Future[Frame]:
+        total = len(rows.token_ids)
+        last = keep + len(token_ids) == total
         if self._stale:  # what is in flight, or was, is void from here on
             self._stale = False
             self._epoch += 1
             self._seq = 0
             self.chain.forget()
-        prefill = horizon != 0
+        answer = Answer(self._history.answer_start, self._params) if last and self._answer_due else None
         step = Step(
-            generation=0,
+            generation=self._generation,
             epoch=self._epoch,
             seq=self._seq,
             keep=keep,
             rows=len(token_ids),
-            want=1 if answer is not None or not prefill else 0,
+            want=int(last),
             ids=self._head.remote,
-            horizon=horizon,
+            horizon=total if rows.prefill else 0,
             answer=answer if self._head.remote else None,
         )
         self._seq += 1
-        lane = PREFILL_LANE if prefill and len(token_ids) > 1 else DECODE_LANE
+        lane = PREFILL_LANE if rows.prefill and len(token_ids) > 1 else DECODE_LANE
         try:
             return await self.chain.send(step, self._head.payload(token_ids), lane)
         except BaseException:
@@ -161,16 +214,38 @@ class Conversation:
     async def _commit(self, token_ids: Sequence[int], future: asyncio.Future[Frame]) -> Frame:
         """Wait for a step's result and count its rows as held."""
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
+            async with asyncio.timeout(self._step_timeout_s):
                 frame = await future
         except TimeoutError as error:
-            self._stale = self.chain.unanswered = True
-            raise PeerLostError(f"no answer to a step within {STEP_TIMEOUT_S:g} s") from error
+            self._stale = True
+            self.healer.late(self._step_timeout_s)
+            raise PeerLostError(f"no answer to a step within {self._step_timeout_s:g} s") from error
         except BaseException:
             self._stale = True
             raise
-        self._history.extend(token_ids)
-        if not isinstance(frame.message, Result) or frame.message.kv_length != self.position:
+        held = self.position + len(token_ids)
+        if not isinstance(frame.message, Result) or frame.message.kv_length != held:
             self._stale = True
             raise ProtocolViolation("the last server counts other rows than this client", peer=self._tail)
+        self._history.extend(token_ids)
+        self.healer.progressed()
         return frame
+
+    # -- healing --------------------------------------------------------------------------------------------
+
+    async def _feed_for(self, stages: Sequence[StagePlan]) -> Feed:
+        """What is held, as these stages take it."""
+        self._head = await self._head_for(stages)
+        held = self._history.token_ids
+        return Feed(lambda first, end: self._head.payload(held[first:end]), self._head.remote, self._horizon)
+
+    def _restart(self) -> None:
+        """The chain is whole, in a generation of its own, and a new last server has not heard how to sample."""
+        self._generation = self.chain.generation
+        self._epoch = self._seq = 0
+        self._stale = False
+        self._answer_due = True
+
+
+def _nobody(_done: int, _total: int) -> None:
+    """Nobody wants to know."""

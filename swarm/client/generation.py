@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from swarm.client.conversation import Conversation
-from swarm.client.opener import OpenChain
 from swarm.client.request import Request
-from swarm.client.results import ChainStage, GenerationResult, Progress, ProgressCallback, TokenLogprob
+from swarm.client.results import GenerationResult, Progress, ProgressCallback, TokenLogprob
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
 from swarm.core.errors import GenerationInterruptedError, SwarmError
@@ -40,10 +39,10 @@ class Generation:
     emit: Emit
     progress: ProgressCallback
 
-    async def run(self, opened: OpenChain, conversation: Conversation, prompt_ids: Sequence[int]) -> GenerationResult:
+    async def run(self, conversation: Conversation, prompt_ids: Sequence[int]) -> GenerationResult:
         """Feed the prompt, then one token a step until the model, a stop string or the limit ends the answer.
 
-        Raises ``GenerationInterruptedError`` with the valid tokens if the chain breaks on the way.
+        Raises ``GenerationInterruptedError`` with the valid tokens if the chain breaks on the way and cannot be healed.
         """
         answer = Answer()
         try:
@@ -66,13 +65,11 @@ class Generation:
             prompt_tokens=len(prompt_ids),
             ttft_s=first_s - self.began_s,
             tokens_per_s=later / (ended_s - first_s) if later and ended_s > first_s else 0.0,
-            chain=tuple(
-                ChainStage(stage.peer, stage.span.start, stage.span.end, stage.announcement.public_name)
-                for stage in opened.chain.plan.stages
-            ),
-            exact=opened.exact,
+            chain=conversation.healer.served_by,
+            exact=conversation.healer.exact,
             seed=self.request.params.seed,
             logprobs=tuple(answer.logprobs),
+            heals=tuple(conversation.healer.heals),
         )
 
     async def _answer(

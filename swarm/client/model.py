@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Unpack
 from weakref import WeakSet
 
-from swarm.client.chain import Chain
+from swarm.client.chain import StagePlan
 from swarm.client.choice import ModelShape
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
 from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
-from swarm.client.opener import ChainOpener, OpenChain, OpenerOptions, check_room
+from swarm.client.healing import Healer, HealOptions
+from swarm.client.opener import ChainOpener, OpenerOptions, check_room
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, read_options
 from swarm.client.results import GenerationResult, Progress, ProgressCallback
+from swarm.client.standbys import StandbyKeeper
+from swarm.client.stream import AsyncTextStream
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, SwarmError
@@ -48,12 +51,18 @@ class ClientParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How a client works. ``progress`` is for the weights a local head loads."""
+    """How a client works. Times in seconds; ``progress`` is for the weights a local head loads.
+
+    ``busy_timeout_s`` is how long to wait for room when every chain is full, ``heal_timeout_s`` for somebody who takes
+    over layers that a chain has lost, ``step_timeout_s`` for the answer to one step.
+    """
 
     remote_head: bool = True
     codec: Codec = "raw"
     mixed_numerics: bool = False
     busy_timeout_s: float = 60.0
+    heal_timeout_s: float = 60.0
+    step_timeout_s: float = 60.0
     progress: BytesProgress = silent
 
 
@@ -78,6 +87,7 @@ class AsyncSwarmModel:
                 busy_timeout_s=options.busy_timeout_s,
             ),
         )
+        self._standbys = StandbyKeeper(self._opener.ground)
 
     async def generate(
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
@@ -110,7 +120,7 @@ class AsyncSwarmModel:
     ) -> AsyncTextStream:
         """Start an answer and return its text as it comes."""
         session = self._one_off(prompt, options)
-        return AsyncTextStream(session, prompt, progress, options, owns_session=True)
+        return AsyncTextStream(session, prompt, progress or _no_progress, options, owns_session=True)
 
     def session(self, *, max_tokens: int | None = None) -> AsyncSession:
         """A conversation that keeps its KV between calls; it opens a chain when it is first used."""
@@ -125,6 +135,7 @@ class AsyncSwarmModel:
         for task in self._local_heads.values():
             task.cancel()
         await asyncio.gather(*self._local_heads.values(), return_exceptions=True)
+        await self._standbys.close()
         await self._opener.close()
         await self.parts.directory.close()
         await self.parts.transport.close()
@@ -166,21 +177,28 @@ class AsyncSwarmModel:
         new = self.plan_tokens(len(ids), request, self.parts.files.context_tokens)
         return AsyncSession(self, len(ids) + new)
 
-    async def open(self, kv_tokens: int, report: ProgressCallback) -> tuple[OpenChain, Conversation]:
-        """A chain with room for ``kv_tokens``, and the conversation on it."""
+    async def open(self, kv_tokens: int, report: ProgressCallback) -> Conversation:
+        """A conversation on a chain with room for ``kv_tokens``."""
         opened = await self._opener.open(kv_tokens, report)
         try:
-            head = await self._head(opened.chain)
+            head = await self._head(opened.chain.stages)
         except BaseException:
             await opened.close()
             raise
-        return opened, Conversation(opened.chain, head, table_tokens=self.parts.files.short_table_tokens)
+        healing = HealOptions(self.options.heal_timeout_s, self.options.mixed_numerics)
+        return Conversation(
+            Healer(opened, self._opener.ground, self._standbys, healing),
+            head,
+            self._head,
+            step_timeout_s=self.options.step_timeout_s,
+            table_tokens=self.parts.files.short_table_tokens,
+        )
 
-    async def _head(self, chain: Chain) -> Head:
+    async def _head(self, stages: Sequence[StagePlan]) -> Head:
         """The remote head, or the local one in the last server's dtype; a local one is loaded once."""
         if self.options.remote_head:
             return RemoteHead(self.parts.files.vocab_size)
-        first, last = (stage.announcement.numerics.dtype for stage in (chain.plan.stages[0], chain.plan.stages[-1]))
+        first, last = (stage.announcement.numerics.dtype for stage in (stages[0], stages[-1]))
         task = self._local_heads.get(last)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = asyncio.create_task(self._load_head(last))
@@ -201,7 +219,6 @@ class AsyncSession:
         self._model = model
         self._max_tokens = max_tokens
         self._tokens: list[int] = []
-        self._opened: OpenChain | None = None
         self._conversation: Conversation | None = None
         self._busy = False
         self._times_closed = 0
@@ -235,12 +252,14 @@ class AsyncSession:
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
     ) -> AsyncTextStream:
         """Start an answer and return its text as it comes."""
-        return AsyncTextStream(self, prompt, progress, options, owns_session=False)
+        return AsyncTextStream(self, prompt, progress or _no_progress, options, owns_session=False)
 
     async def run(
         self, prompt: str | None, options: Options, progress: ProgressCallback, emit: Emit
     ) -> GenerationResult:
-        """One generation. A chain that broke is dropped; the next call opens another and feeds it everything."""
+        """One generation. A chain that breaks is healed; if nobody can take over it is dropped, and the next call opens
+        another and feeds it everything.
+        """
         if self._busy:
             raise MisuseError("the session is generating already", hint="one answer at a time")
         model, clock = self._model, self._model.parts.clock
@@ -251,7 +270,7 @@ class AsyncSession:
         max_new = model.plan_tokens(len(ids), request, self._max_tokens)
         self._busy = True
         try:
-            opened, conversation = await self._chain(progress)
+            conversation = await self._ready(progress)
             generation = Generation(
                 request=request,
                 max_new_tokens=max_new,
@@ -262,7 +281,7 @@ class AsyncSession:
                 emit=emit,
                 progress=progress,
             )
-            result = await generation.run(opened, conversation, ids)
+            result = await generation.run(conversation, ids)
             self._tokens = [*ids, *result.token_ids]
             return result
         except SwarmError:
@@ -270,19 +289,30 @@ class AsyncSession:
             raise
         finally:
             self._busy = False
+            if self._conversation is not None:
+                self._conversation.healer.rest()
 
-    async def _chain(self, progress: ProgressCallback) -> tuple[OpenChain, Conversation]:
-        """The chain that is open; another if there is none, or it broke while nobody asked."""
-        if self._opened is not None and self._opened.chain.broken:
-            await self.close()
-        if self._opened is None or self._conversation is None:
-            times_closed = self._times_closed
-            opened, conversation = await self._model.open(self._max_tokens, progress)
-            if times_closed != self._times_closed:
-                await opened.close()
-                raise MisuseError("the session was closed while it opened a chain")
-            self._opened, self._conversation = opened, conversation
-        return self._opened, self._conversation
+    async def _ready(self, progress: ProgressCallback) -> Conversation:
+        """The conversation on a chain that is whole.
+
+        One that broke while nobody asked is healed, if something of it is left and somebody is there to take over at
+        once; else another is opened, which may be of other servers altogether.
+        """
+        times_closed = self._times_closed
+        conversation = self._conversation
+        if conversation is not None:
+            conversation.healer.begin(progress)
+            if not conversation.chain.broken or await _healed(conversation):
+                return conversation
+            await conversation.close()
+        if times_closed == self._times_closed:
+            conversation = await self._model.open(self._max_tokens, progress)
+            if times_closed == self._times_closed:
+                conversation.healer.begin(progress)
+                self._conversation = conversation
+                return conversation
+            await conversation.close()
+        raise MisuseError("the session was closed while it opened a chain")
 
     async def close(self) -> None:
         """Free the KV at every server; the tokens are kept, so the session can go on over a new chain.
@@ -290,81 +320,9 @@ class AsyncSession:
         An answer that is under way ends with an error.
         """
         self._times_closed += 1
-        opened, self._opened, self._conversation = self._opened, None, None
-        if opened is not None:
-            await opened.close()
-
-
-class AsyncTextStream:
-    """An answer's text, piece by piece, from a task of its own."""
-
-    def __init__(
-        self,
-        session: AsyncSession,
-        prompt: str | None,
-        progress: ProgressCallback | None,
-        options: Options,
-        *,
-        owns_session: bool,
-    ) -> None:
-        self._session = session
-        self._owns_session = owns_session
-        self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run(prompt, options, progress or _no_progress))
-        self._task.add_done_callback(lambda _: self._pieces.put_nowait(None))
-
-    async def _run(
-        self, prompt: str | None, options: Options, progress: ProgressCallback
-    ) -> GenerationResult | Exception:
-        """The answer, or why there is none: kept, not raised, since nobody may be there any more to hear it."""
-        try:
-            return await self._session.run(prompt, options, progress, self._pieces.put_nowait)
-        except Exception as error:
-            return error
-        finally:
-            if self._owns_session:
-                await asyncio.shield(self._session.close())
-
-    @property
-    def result(self) -> GenerationResult:
-        """The finished answer; ``MisuseError`` while it is not."""
-        if not self._task.done() or self._task.cancelled():
-            raise MisuseError("the answer is not finished", hint="read the stream to its end first")
-        return _or_raise(self._task.result())
-
-    async def next_piece(self) -> str | None:
-        """The next piece, or None at the end. Raises what the generation raised."""
-        piece = await self._pieces.get() if not (self._task.done() and self._pieces.empty()) else None
-        if piece is None:
-            self._pieces.put_nowait(None)  # for whoever else waits
-            if self._task.cancelled():
-                return None
-            _or_raise(await self._task)
-        return piece
-
-    def __aiter__(self) -> AsyncTextStream:
-        return self
-
-    async def __anext__(self) -> str:
-        piece = await self.next_piece()
-        if piece is None:
-            raise StopAsyncIteration
-        return piece
-
-    def cancel(self) -> None:
-        """Ask the generation to stop."""
-        self._task.cancel()
-
-    async def aclose(self) -> None:
-        """Stop the generation and free its KV. Idempotent."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-
-def _or_raise(outcome: GenerationResult | Exception) -> GenerationResult:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            await conversation.close()
 
 
 def _first(failures: BaseExceptionGroup[SwarmError]) -> SwarmError:
@@ -372,3 +330,15 @@ def _first(failures: BaseExceptionGroup[SwarmError]) -> SwarmError:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, SwarmError) else SwarmError(str(error))
+
+
+async def _healed(conversation: Conversation) -> bool:
+    """Mend an idle chain, unless nothing of it is left; False if it has to be given up."""
+    chain = conversation.chain
+    if len(chain.lost) == len(chain.stages):
+        return False
+    try:
+        await conversation.mend(patience_s=0.0)
+    except SwarmError:
+        return False
+    return True

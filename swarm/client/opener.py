@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarm.client.avoided import Avoided
-from swarm.client.chain import Chain, ChainPlan, StagePlan
+from swarm.client.chain import Chain, ChainPlan
 from swarm.client.choice import ModelShape, View, priced
 from swarm.client.distances import Distances
+from swarm.client.ground import Ground
 from swarm.client.loads import with_all_room, without_own
 from swarm.client.results import Progress, ProgressCallback
 from swarm.client.view import SwarmView
@@ -56,15 +57,14 @@ class OpenerOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenChain:
-    """A chain and how it was chosen. ``ended`` is told when it is closed."""
+    """A chain, how it was chosen, and what was asked of it. ``ended`` is told when it is closed."""
 
     chain: Chain
     route: Route
+    needs: RouteNeeds
     ended: Callable[[], None]
-
-    @property
-    def exact(self) -> bool:
-        return self.route.exact and self.chain.plan.codec == "raw"
+    noted: set[PeerId] = field(default_factory=set)
+    """Who broke it and is avoided for that already."""
 
     async def close(self) -> None:
         """End the session at every server; see ``Chain.close``."""
@@ -127,6 +127,7 @@ class ChainOpener:
         self._pulse = PulseKeeper(transport, clock)
         distances = Distances(Pinger(transport, clock).rtt_s, clock, salt=self._random.getrandbits(64))
         self._view = SwarmView(directory, clock, model, shape, distances)
+        self.ground = Ground(transport, clock, self._view, self._avoided, self._pulse, self._random)
 
     async def close(self) -> None:
         """End the beats to servers and whatever else runs in the background. Idempotent."""
@@ -187,12 +188,13 @@ class ChainOpener:
             loads.end(peers, kv_tokens)
         now_s = self._clock.monotonic_s()
         loads.accept(chain.loads, view.listings, now_s)
-        return OpenChain(chain, route, lambda: self._ended(chain, kv_tokens, now_s))
+        noted: set[PeerId] = set()
+        return OpenChain(chain, route, search.needs, lambda: self._ended(chain, noted, kv_tokens, now_s), noted)
 
-    def _ended(self, chain: Chain, kv_tokens: int, opened_s: float) -> None:
+    def _ended(self, chain: Chain, noted: set[PeerId], kv_tokens: int, opened_s: float) -> None:
         """A session is over: its servers have room again, and who broke it is avoided."""
-        self._view.loads.close([stage.peer for stage in chain.plan.stages], kv_tokens, opened_s)
-        for peer in chain.suspects:
+        self._view.loads.close([stage.peer for stage in chain.stages], kv_tokens, opened_s)
+        for peer in chain.suspects - noted:
             self._avoided.note(peer, self._clock.monotonic_s())
 
     async def _improve(self, opened: OpenChain, view: View, search: _Search, report: ProgressCallback) -> OpenChain:
@@ -248,19 +250,16 @@ class ChainOpener:
         )
 
     def _plan(self, route: Route, view: View, kv_tokens: int) -> ChainPlan:
-        listings = {listing.peer: listing for listing in view.listings}
-        classes = {str(listings[peer].announcement.numerics) for peer in route.peers}
+        stages = view.plans(route.stages)
+        classes = {str(stage.announcement.numerics) for stage in stages}
         return ChainPlan(
             model=self._model,
-            stages=[
-                StagePlan(listings[stage.peer].announcement, listings[stage.peer].record, stage.span)
-                for stage in route.stages
-            ],
+            stages=stages,
             kv_tokens=kv_tokens,
             embed=self._options.remote_head,
             head=self._options.remote_head,
             codec=self._options.codec,
-            numerics=classes.pop() if len(classes) == 1 else "",
+            numerics=classes.pop() if len(classes) == 1 and not self._options.mixed_numerics else "",
         )
 
     async def _wait(self, search: _Search, report: ProgressCallback) -> None:

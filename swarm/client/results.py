@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from swarm.client.plan import StagePlan
 from swarm.decoding.stopping import FinishReason
 
 
@@ -20,6 +21,28 @@ class ChainStage:
 
     def __str__(self) -> str:
         return f"{self.public_name or self.peer[-8:]}[{self.start}:{self.end}]"
+
+
+def served_by(stages: Iterable[StagePlan]) -> tuple[ChainStage, ...]:
+    """The stages as a result tells of them."""
+    return tuple(
+        ChainStage(stage.peer, stage.span.start, stage.span.end, stage.announcement.public_name) for stage in stages
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """One repair of the chain on the way: ``lost`` gave way to ``replaced_by`` within ``pause_s`` seconds.
+
+    Both are empty where only a link between two servers was made anew. ``replayed_rows`` of KV were computed again by
+    the newcomers. ``reason`` is what the client saw.
+    """
+
+    lost: tuple[ChainStage, ...]
+    replaced_by: tuple[ChainStage, ...]
+    pause_s: float
+    replayed_rows: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +61,8 @@ class GenerationResult:
     ``finish_reason`` is ``stop`` if the model ended its turn or a stop string came, ``length`` if ``max_new_tokens``
     were used up; an answer that was cut for any other reason raises instead. ``token_ids`` are all sampled tokens,
     including one that ended the answer. ``ttft_s`` runs from the call to the first token, ``tokens_per_s`` counts the
-    tokens after it. ``exact`` is False where the chain mixed numerics or the wire was lossy.
+    tokens after it. ``chain`` is who served at the end, ``heals`` what happened to it on the way. ``exact`` is False
+    where the chain mixed numerics, at once or one after the other, or the wire was lossy.
     """
 
     text: str
@@ -51,6 +75,7 @@ class GenerationResult:
     exact: bool
     seed: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    heals: tuple[Heal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +83,11 @@ class Progress:
     """Where a generation stands.
 
     ``prefill``: ``done`` of ``total`` prompt tokens are computed by the whole chain. ``decode``: ``done`` tokens of at
-    most ``total`` have come. Callbacks run in the client's event loop and must not block it.
+    most ``total`` have come. ``healing``: a server was lost; ``done`` of ``total`` rows of KV are replayed to others,
+    or the client waits for one, as ``detail`` says. Callbacks run in the client's event loop and must not block it.
     """
 
-    phase: Literal["routing", "opening", "waiting", "prefill", "decode"]
+    phase: Literal["routing", "opening", "waiting", "prefill", "decode", "healing"]
     done: int = 0
     total: int = 0
     detail: str = ""

@@ -56,6 +56,11 @@ class SwarmView:
         await self._distances.look(self._last.listings, self._shape.layers)
         return self.now()
 
+    @property
+    def read_s(self) -> float | None:
+        """When, by the client's clock, the last read began; None before the first ``look``."""
+        return None if self._last is None else self._last.began_s
+
     def now(self) -> View:
         """What was read last, with what has been learnt since; empty before the first ``look``."""
         listings = () if self._last is None else self._last.listings

@@ -1,0 +1,29 @@
+"""What everything of one client stands on: its node, its view of the swarm, and whom it has learnt to avoid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from swarm.client.avoided import Avoided
+from swarm.client.view import SwarmView
+from swarm.core.clock import Clock
+from swarm.transport.protocol import Transport
+from swarm.transport.pulse import PulseKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Shared by all sessions of one client; whoever opens chains and whoever mends them note what they learn here."""
+
+    transport: Transport
+    clock: Clock
+    view: SwarmView
+    avoided: Avoided
+    pulse: PulseKeeper
+    random: Random
+
+    @property
+    def salt(self) -> int:
+        """A fresh lot for one choice among equals."""
+        return self.random.getrandbits(64)
