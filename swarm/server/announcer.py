@@ -21,6 +21,7 @@ from swarm.dht.protocol import Directory
 from swarm.dht.sharding import announce_interval_s, most_servers
 from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import UNMEASURED
+from swarm.runtime.bell import Bell
 from swarm.server.config import ServerConfig
 from swarm.server.seat import Seat, facts_of
 from swarm.transport.protocol import Transport
@@ -62,6 +63,7 @@ class Announcer:
         self._stored_until_s: float | None = None
         self._earlier: set[int] = set()
         self._contests = 0
+        self._bell = Bell(clock)
 
     @property
     def current(self) -> Announcement:
@@ -141,24 +143,30 @@ class Announcer:
             )
         return True
 
+    def hurry(self) -> None:
+        """Announce at once, not when it is due: what was stored may be gone."""
+        self._bell.ring()
+
     async def run(self, lost: Callable[[IdentityInUseError], Awaitable[None]]) -> None:
-        """Re-announce until cancelled; ``lost`` is told if an earlier twin shows up. Outages are retried."""
-        since_s = 0.0
+        """Re-announce until cancelled; ``lost`` is told if an earlier twin shows up. Outages are retried, and told
+        once."""
+        since_s, failing = 0.0, False
         while True:
             step_s = self._every_s / LOOKS_PER_ANNOUNCEMENT
-            await self._clock.sleep(step_s)
-            since_s += step_s
+            since_s = self._every_s if await self._bell.sleep(step_s) else since_s + step_s
             try:
                 async with asyncio.timeout(self._every_s):
                     contested = await self.check_twin()
                     if contested or since_s >= self._every_s - step_s / 2:
                         await self.publish()
                         since_s = 0.0
+                failing = False
             except IdentityInUseError as error:
                 await lost(error)
                 return
             except (NetworkError, TimeoutError) as error:
-                log.warning("could not announce, trying again: %s", error)
+                log.log(logging.DEBUG if failing else logging.WARNING, "could not announce, trying again: %s", error)
+                failing = True
 
 
 def first_announcement(

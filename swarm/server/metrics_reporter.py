@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -13,6 +12,7 @@ from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
 from swarm.core.records import sign_record
+from swarm.runtime.bell import Bell
 from swarm.server.announcer import Announcer, later_expiry_s
 from swarm.server.metrics_rhythm import Rhythm
 
@@ -39,7 +39,7 @@ class MetricsReporter:
         self._clock = clock
         self._source = source
         self._rhythm = rhythm
-        self._wake = asyncio.Event()
+        self._bell = Bell(clock)
         self._sequence = 0
         self._expires_s = 0.0
         self._failing = False
@@ -47,7 +47,7 @@ class MetricsReporter:
     def changed(self) -> None:
         """A session has opened or closed: say so soon."""
         self._rhythm.changed()
-        self._wake.set()
+        self._bell.ring()
 
     async def publish(self) -> Metrics:
         """Sign and store the present figures. Raises ``NetworkError`` as the directory does."""
@@ -87,20 +87,8 @@ class MetricsReporter:
 
     async def _until_due(self) -> None:
         while True:
-            self._wake.clear()
             metrics = self._source.metrics()
             left_s = self._rhythm.due_s(metrics, self._announcer.servers) - self._clock.monotonic_s()
             if left_s <= 0:
                 return
-            await within(self._clock, min(left_s, self._rhythm.look_s(metrics)), self._wake.wait)
-
-
-async def within(clock: Clock, seconds: float, wake: Callable[[], Awaitable[object]]) -> None:
-    """Return after ``seconds`` of ``clock``, or when ``wake`` does."""
-    sleeping, waking = asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(wake())
-    try:
-        await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (sleeping, waking):
-            task.cancel()
-        await asyncio.gather(sleeping, waking, return_exceptions=True)
+            await self._bell.sleep(min(left_s, self._rhythm.look_s(metrics)))

@@ -60,6 +60,7 @@ class Successors:
         self._measured: dict[PeerId, Measured] = {}
         self._followers: list[Listing] = []
         self._anchors: list[Listing] = []
+        self._view_until_s = float("-inf")
 
     def rtt_s(self) -> dict[str, float]:
         """Measured round trips in seconds to servers that could follow, the ``MAX_RTT_PEERS`` nearest."""
@@ -74,15 +75,19 @@ class Successors:
         nearest = sorted(found.items(), key=lambda item: item[1])[:MAX_RTT_PEERS]
         return dict(nearest)
 
+    def hurry(self) -> None:
+        """Look around soon, and measure anew whoever did not answer."""
+        self._view_until_s = float("-inf")
+        self._measured = {peer: found for peer, found in self._measured.items() if found.rtt_s is not None}
+
     async def run(self) -> None:
         """Look around and measure until cancelled."""
         pause_s = self._every_s / MAX_RTT_PEERS
-        view_until_s = float("-inf")
         while True:
             now_s = self._clock.monotonic_s()
-            if now_s >= view_until_s:
+            if now_s >= self._view_until_s:
                 seen = await self._look()
-                view_until_s = now_s + (max(self._every_s, VIEW_S_PER_SERVER * seen) if seen else pause_s)
+                self._view_until_s = now_s + (max(self._every_s, VIEW_S_PER_SERVER * seen) if seen else pause_s)
             due = self.due(self._clock.monotonic_s())
             await asyncio.gather(*(self._visit(listing) for listing in due[:AT_ONCE]))
             # Many at once only at the beginning; later they are spread over the interval.

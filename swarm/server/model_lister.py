@@ -11,6 +11,7 @@ from swarm.core.model_entry import ModelEntry
 from swarm.core.records import sign_record
 from swarm.dht.model_index import should_list
 from swarm.dht.sharding import announce_interval_s
+from swarm.runtime.bell import Bell
 from swarm.server.announcer import Announcer, later_expiry_s
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,16 @@ class ModelLister:
         self._every_s = every_s
         self._sequence = 0
         self._expires_s = 0.0
+        self._bell = Bell(clock)
 
     @property
     def _interval_s(self) -> float:
         longest_s = ModelEntry.LIFETIME_S / LIFETIME_INTERVALS
         return min(announce_interval_s(self._announcer.servers, self._every_s), longest_s)
+
+    def hurry(self) -> None:
+        """Look at once."""
+        self._bell.ring()
 
     async def run(self) -> None:
         """Look and list until cancelled. Outages are retried."""
@@ -44,7 +50,7 @@ class ModelLister:
                     listed = await self.renew()
             except (NetworkError, TimeoutError) as error:
                 log.debug("could not look after the model index: %s", error)
-            await self._clock.sleep(self._interval_s * (1.0 if listed else IDLE_INTERVALS))
+            await self._bell.sleep(self._interval_s * (1.0 if listed else IDLE_INTERVALS))
 
     async def renew(self) -> bool:
         """Publish or renew an entry unless enough others list the model; True if one was published.

@@ -30,6 +30,12 @@ class Reporting:
         """A session has opened or closed."""
         self._metrics.changed()
 
+    def hurry(self) -> None:
+        """The network is back: tell everything anew, and soon."""
+        self._metrics.changed()
+        self._lister.hurry()
+        self._successors.hurry()
+
     async def start(self, on_error: OnError) -> None:
         """Publish metrics once, then everything in its rhythm until ``stop``. Raises ``NetworkError``."""
         await self._metrics.publish()
