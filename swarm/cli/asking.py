@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from swarm.cli.checks import check_addresses
 from swarm.client.blocking import SwarmModel
 from swarm.client.request import Options
-from swarm.client.results import GenerationResult, Progress
+from swarm.client.results import ChainStage, GenerationResult, Progress
 from swarm.core.errors import ConfigError
 from swarm.models.progress import ProgressLine
 from swarm.runtime.logs import printable
@@ -87,39 +88,56 @@ def _connect(options: argparse.Namespace) -> SwarmModel:
 
 
 class PrefillLine:
-    """Shows on a terminal what happens before the first token; silent elsewhere."""
+    """Shows on a terminal what happens before the first token, and what holds up a later one; silent elsewhere."""
 
     def __init__(self) -> None:
-        self._shown = False
+        self._erase = ""
+        self._answering = False
 
     def __call__(self, progress: Progress) -> None:
         if progress.phase == "decode":
+            self._answering = True
             return
-        words = {"routing": "looking for servers", "opening": "opening", "waiting": "waiting", "prefill": "reading"}
+        words = {
+            "routing": "looking for servers",
+            "opening": "opening",
+            "waiting": "waiting",
+            "prefill": "reading",
+            "healing": "healing",
+        }
         figures = f" {progress.done}/{progress.total} tokens" if progress.total else ""
         detail = f" {progress.detail}" if progress.detail else ""
-        self.say(f"{words[progress.phase]}{figures}{detail}")
+        show = self._aside if self._answering else self.say
+        show(f"{words[progress.phase]}{figures}{detail}")
 
     def say(self, text: str) -> None:
         """Show ``text`` in place of what was shown before."""
+        self._show(f"\r\x1b[K{printable(text)[:LINE_CHARS]}", erase="\r\x1b[K")
+
+    def _aside(self, text: str) -> None:
+        """Show ``text`` behind the answer so far, cut at the terminal's edge; the cursor stays where it was."""
+        self._show(f"\x1b7\x1b[?7l [{printable(text)[:LINE_CHARS]}]\x1b[K\x1b[?7h\x1b8", erase="\x1b[K")
+
+    def _show(self, line: str, erase: str) -> None:
         if sys.stderr.isatty():
-            print(f"\r\x1b[K{printable(text)[:LINE_CHARS]}", end="", file=sys.stderr, flush=True)
-            self._shown = True
+            print(line, end="", file=sys.stderr, flush=True)
+            self._erase = erase
 
     def clear(self) -> None:
         """Make room for the answer."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._shown = False
+        if self._erase:
+            print(self._erase, end="", file=sys.stderr, flush=True)
+            self._erase = ""
 
 
 def summary(result: GenerationResult) -> str:
     """One line about how an answer came to be."""
     chain = " -> ".join(map(str, result.chain))
     exact = "" if result.exact else ", not exact (mixed numerics or lossy wire)"
+    healed = f", healed {len(result.heals)} times" if result.heals else ""
     return (
         f"[{len(result.token_ids)} tokens, {result.tokens_per_s:.1f} tok/s, first after {result.ttft_s:.2f} s, "
-        f"{result.finish_reason}; {chain}{exact}]"
+        f"{result.finish_reason}; {chain}{healed}{exact}]"
     )
 
 
@@ -133,11 +151,25 @@ def result_json(result: GenerationResult) -> str:
             "prompt_tokens": result.prompt_tokens,
             "ttft_s": round(result.ttft_s, 4),
             "tokens_per_s": round(result.tokens_per_s, 3),
-            "chain": [{"peer": s.peer, "span": [s.start, s.end], "public_name": s.public_name} for s in result.chain],
+            "chain": _stages(result.chain),
+            "heals": [
+                {
+                    "lost": _stages(heal.lost),
+                    "replaced_by": _stages(heal.replaced_by),
+                    "pause_s": round(heal.pause_s, 4),
+                    "replayed_rows": heal.replayed_rows,
+                    "reason": heal.reason,
+                }
+                for heal in result.heals
+            ],
             "exact": result.exact,
             "seed": result.seed,
         }
     )
+
+
+def _stages(stages: Sequence[ChainStage]) -> list[dict[str, object]]:
+    return [{"peer": s.peer, "span": [s.start, s.end], "public_name": s.public_name} for s in stages]
 
 
 def read_prompt(text: str) -> str:

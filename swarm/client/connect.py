@@ -27,8 +27,9 @@ class ConnectOptions:
 
     ``head`` auto means remote: only ``local`` loads weights here. ``compression`` of what travels makes the answer
     inexact, and so does ``numerics`` any, which lets a chain mix them. ``busy_timeout_s`` is how long to wait for room
-    in a full swarm, ``host`` the address to listen on, ``identity`` a key file (None: a new key each time),
-    ``progress`` is told of bytes loaded.
+    in a full swarm, ``heal_timeout_s`` for somebody to take over what a chain has lost in the middle of an answer,
+    ``step_timeout_s`` for one step before its server is replaced. ``host`` is the address to listen on, ``identity`` a
+    key file (None: a new key each time), ``progress`` is told of bytes loaded.
     """
 
     initial_peers: Sequence[str]
@@ -37,6 +38,8 @@ class ConnectOptions:
     compression: Literal["none", "int8"] = "none"
     numerics: Literal["same", "any"] = "same"
     busy_timeout_s: float = 60.0
+    heal_timeout_s: float = 60.0
+    step_timeout_s: float = 60.0
     host: str = "0.0.0.0"
     identity: Path | None = None
     progress: BytesProgress = silent
@@ -77,6 +80,8 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
         codec=codec,
         mixed_numerics=options.numerics == "any",
         busy_timeout_s=options.busy_timeout_s,
+        heal_timeout_s=options.heal_timeout_s,
+        step_timeout_s=options.step_timeout_s,
         progress=options.progress,
     )
     return AsyncSwarmModel(parts, client_options)
@@ -89,3 +94,6 @@ def _check(options: ConnectOptions) -> None:
     for name, known in CHOICES.items():
         if getattr(options, name) not in known:
             raise ConfigError(f"{name} is {getattr(options, name)!r}", hint=f"choose {' or '.join(known)}")
+    for name in ("busy_timeout_s", "heal_timeout_s", "step_timeout_s"):
+        if not getattr(options, name) >= 0:  # a NaN fails this too
+            raise ConfigError(f"{name} is {getattr(options, name)!r}", hint="give seconds, 0 or more")

@@ -243,7 +243,7 @@ class Healer:
         feed = await feed_for(patched(chain.stages, patches))
         chain.renew(outlook.view.plans(stages_of(chain.stages)))
         covered = {place for patch in patches for place in range(patch.first, patch.end)}
-        if not self._damage().gone <= covered:
+        if self._closed.is_set() or not self._damage().gone <= covered:
             return False  # somebody else was lost meanwhile
 
         def told(done: int, total: int) -> None:
