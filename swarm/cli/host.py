@@ -15,6 +15,7 @@ from swarm.cli.blocks import Blocks
 from swarm.cli.console import Console
 from swarm.cli.loading import Loaded, Loader
 from swarm.cli.mover import Mover
+from swarm.cli.outages import follow_outages
 from swarm.cli.probe import ProbeReport, probe
 from swarm.cli.reachability import follow, wait_reachable
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
@@ -190,9 +191,21 @@ class Host:
         report = await prove(opened)
         await server.announce()
         await self._say_ready(node, opened, report)
-        tasks = [asyncio.create_task(follow(node.transport, announcer, self.console, clock))]
+        keeper = node.directory.keeper
+        tasks = [
+            asyncio.create_task(follow(node.transport, announcer, self.console, clock)),
+            asyncio.create_task(follow_outages(keeper, self.console, server.hurry)),
+        ]
         if self._blocks.chosen and not self.options.no_rebalance:
-            mover = Mover(server, ready.placement, loader, self._blocks, prove, self.options.rebalance_every)
+            mover = Mover(
+                server,
+                ready.placement,
+                loader,
+                self._blocks,
+                prove,
+                alone=lambda: keeper.alone,
+                every_s=self.options.rebalance_every,
+            )
             tasks.append(asyncio.create_task(mover.run()))
         try:
             await asyncio.gather(*tasks)

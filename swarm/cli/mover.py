@@ -29,13 +29,15 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """``every_s`` is the time between two looks at the swarm."""
+    """``every_s`` is the time between two looks at the swarm. While ``alone`` says that no other server is known, which
+    is how an outage looks, nothing seen is a reason to move."""
 
     server: Server
     placement: Placement
     loader: Loader
     blocks: Blocks
     prove: Prove
+    alone: Callable[[], bool]
     every_s: float
 
     @property
@@ -46,12 +48,18 @@ class Mover:
         """Look, and move when it is this server's turn; until cancelled, or a span cannot be loaded."""
         while True:
             await self.placement.pause(self.every_s)
+            if self.alone():
+                continue
             try:
                 choice = await self.placement.look()
             except NetworkError as error:
                 log.warning("could not look whether to move, trying again: %s", error)
                 continue
-            if choice is not None:
+            if choice is None:
+                continue
+            if self.alone():
+                await self._insist(self.placement.stay)
+            else:
                 await self._move(choice)
 
     async def _move(self, choice: Choice) -> None:

@@ -59,12 +59,13 @@ class Spare:
         self.proved: list[Span] = []
         self.weights_left: list[bool] = []
         self.broken = False
+        self.alone = False
         self._old: weakref.ref[Any] = weakref.ref(node.engine._model)
         announcer = node.server.parts.announcer
         placement = Placement(announcer, swarm.clock, PlacingConfig(), lambda: 0.5)
         loader: Any = SimpleNamespace(console=self.console, load=self._load)
         blocks: Any = SimpleNamespace(remembered=SimpleNamespace(put=self.remembered.__setitem__))
-        self.mover = Mover(node.server, placement, loader, blocks, self._prove, every_s=30.0)
+        self.mover = Mover(node.server, placement, loader, blocks, self._prove, lambda: self.alone, every_s=30.0)
         self.task = asyncio.create_task(self.mover.run(), name="mover")
 
     @property
@@ -122,6 +123,18 @@ async def test_it_moves_to_where_the_last_holder_died(swarm: Swarm, trio: tuple[
     await swarm.answers()
     await asyncio.sleep(300.0)
     assert spare.console.names == ["moving", "moved"], "and stays there"
+
+
+async def test_it_does_not_move_for_what_it_sees_while_it_is_cut_off(swarm: Swarm, trio: tuple[Spare, Node]) -> None:
+    spare, only = trio
+    spare.alone = True
+    await swarm.crash(only)
+    await asyncio.sleep(5 * LONELY_S)
+    assert spare.console.names == []
+    assert (spare.announced.state, spare.announced.intent) == (State.ONLINE, None)
+    spare.alone = False
+    await asyncio.sleep(LONELY_S)
+    assert spare.console.names == ["moving", "moved"]
 
 
 async def test_it_lets_a_session_finish_first(swarm: Swarm, trio: tuple[Spare, Node], client: FakeClient) -> None:
