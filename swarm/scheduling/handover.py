@@ -11,8 +11,9 @@ WORTH_S = 0.02
 """And by at least so much: to save less than this a step pays for no pause."""
 SLOW_FOR_S = 3.0
 """It must stay so for this long, without a quick step between."""
-SILENT_S = 2.0
-"""Two slow reports that are further apart are not one slowness: in between the stage had no work, or told nothing."""
+SILENT_S = 2.5
+"""Two slow reports that are further apart, by more than a quick step takes, are not one slowness: in between the stage
+had no work, or told nothing."""
 BETWEEN_S = 60.0
 """So long a session keeps whom it has after it handed a stage over."""
 RECENT_S = 2.0
@@ -76,7 +77,7 @@ class Handovers:
                 self._streaks.pop(place, None)
             return False
         streak = self._streaks.get(place)
-        if streak is None or report.at_s - streak.last_s > SILENT_S:
+        if streak is None or report.at_s - streak.last_s > SILENT_S + limit_s:
             streak = self._streaks[place] = _Streak(report.at_s, report.at_s)
         streak.last_s = report.at_s
         rested = self._handed_s is None or report.at_s - self._handed_s >= BETWEEN_S
