@@ -6,6 +6,7 @@ told when the last receipt of a window is there.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ from swarm.core.errors import ConfigError, UnequalRowsError, UnexpectedSignerErr
 from swarm.verification.compact import ReceiptChain
 from swarm.verification.coverage import NOTHING_KNOWN, CoveredWindow, Known, by_signer, verify_coverage
 from swarm.verification.receipts import WINDOW_ROWS, Opening, SignedReceipt
+
+Mark = tuple[int, int]
+"""``(generation, epoch)`` of a step: it rises with every rollback and heal."""
 
 
 class ReceiptBook:
@@ -26,39 +30,42 @@ class ReceiptBook:
         self._seams: dict[tuple[int, int], tuple[int, int]] = {}
         """In which windows ``[first, end)`` two neighbours' roots cannot agree."""
         self._windows: dict[int, dict[int, SignedReceipt]] = {}
+        self._rollbacks: list[tuple[Mark, int]] = []
+        """Since which mark windows from which one on are void, as signed before it; both ascending."""
 
-    def layout(
+    def layout(self, openings: Sequence[Opening]) -> None:
+        """These stages answer, in the order of their layers, from the first row on."""
+        self._arrange(openings, 0)
+
+    def heal(
         self,
         openings: Sequence[Opening],
+        mark: Mark,
         *,
-        signed_rows: int = 0,
-        replayed_rows: int = 0,
-        cut: Iterable[tuple[int, int]] = (),
+        keep: int,
+        signed_rows: int,
+        cut: Iterable[tuple[int, int]],
     ) -> None:
-        """These stages answer for the window in which row ``signed_rows`` stands and for those after.
+        """The chain was healed with ``keep`` rows, and is ``openings`` now; steps have ``mark`` from now on.
 
-        Again after a heal: newcomers were told ``signed_rows`` and ``replayed_rows`` were computed again; ``cut`` are
-        the pairs (last stage that did so, the one after it), whose rows up to there cannot agree. ``ConfigError`` if
-        a stage's number was used for another opening, or nobody answers for the rows before.
+        All of its servers were told ``signed_rows`` (``whole_rows`` before the heal) and sign from that window on.
+        ``cut`` are the pairs of neighbours whose rows before ``keep`` cannot agree: the last stage of a run that
+        computed them again, and the one after it, which did not. ``ConfigError`` if a stage's number was used for
+        another opening, or ``mark`` is not later than those before.
         """
-        for opening in openings:
-            chain = self._chains.setdefault(opening.stage, ReceiptChain(opening))
-            if chain.opening != opening:
-                raise ConfigError(f"stage {opening.stage} is opened twice")
-        start = signed_rows // WINDOW_ROWS
-        if start and not self._eras:
-            raise ConfigError(f"nobody was said to answer for the rows before {signed_rows}")
-        self._eras = [era for era in self._eras if era[0] < start]
-        self._eras.append((start, tuple(opening.stage for opening in openings)))
-        self._seams |= dict.fromkeys(cut, (start, -(-replayed_rows // WINDOW_ROWS)))
+        start, end = signed_rows // WINDOW_ROWS, -(-keep // WINDOW_ROWS)
+        self._take_back(signed_rows, mark)
+        self._end_seams(keep)
+        self._arrange(openings, start)
+        self._seams |= dict.fromkeys(cut, (start, end))
 
-    def receive(self, stage: int, data: bytes, *, now_s: float, sent_rows: int, stale: bool = False) -> int | None:
+    def receive(self, stage: int, data: bytes, *, now_s: float, sent_rows: int, mark: Mark = (0, 0)) -> int | None:
         """Take a receipt from the stage's server; the window that now has all of its receipts, or None.
 
-        ``sent_rows`` is how many rows the client ever sent: no server has more to sign for. ``stale`` says that it was
-        signed before the server heard of a rollback or a heal: it is a link of the chain and counts for nothing else.
-        Raises what ``ReceiptChain.receive`` does, ``UnexpectedSignerError`` for a stage that was never opened, and
-        ``UnequalRowsError`` for rows that were never sent.
+        ``sent_rows`` is how many rows the client ever sent: no server has more to sign for. ``mark`` is where the
+        server stood when it signed: of what a later rollback has voided, the receipt is a link of its chain and no
+        more. Raises what ``ReceiptChain.receive`` does, ``UnexpectedSignerError`` for a stage that was never opened,
+        and ``UnequalRowsError`` for rows that were never sent.
         """
         chain = self._chains.get(stage)
         if chain is None:
@@ -69,7 +76,7 @@ class ReceiptBook:
             raise UnequalRowsError(
                 f"signed for rows up to {receipt.last}, {sent_rows} were sent", peer=chain.opening.signer
             )
-        if stale:
+        if self._is_void(receipt.window, mark):
             return None
         found = self._windows.setdefault(receipt.window, {})
         if stage in found:  # signed again, so the windows above are taken back
@@ -92,16 +99,21 @@ class ReceiptBook:
             known=replace(known, seams=known.seams | seams),
         )
 
-    def truncate(self, keep: int) -> None:
-        """The client rolled back to ``keep`` rows: what reaches beyond is void, to be signed by who runs it now."""
-        for found in self._windows.values():
-            for stage in [stage for stage, signed in found.items() if signed.receipt.last > keep]:
-                del found[stage]
-        start, end = keep // WINDOW_ROWS, -(-keep // WINDOW_ROWS)
-        last_start, stages = self._eras[-1]
+    def truncate(self, keep: int, mark: Mark) -> None:
+        """The client rolled back to ``keep`` rows, and steps have ``mark`` from now on.
+
+        What reaches beyond is void, to be signed by whoever runs it now. ``ConfigError`` if ``mark`` is not later than
+        those before.
+        """
+        self._take_back(keep, mark)
+        self._end_seams(keep)
+        start, (last_start, stages) = keep // WINDOW_ROWS, self._eras[-1]
         self._eras = [era for era in self._eras if era[0] < min(start, last_start)]
         self._eras.append((min(start, last_start), stages))
-        self._seams = {pair: (min(first, start), min(beyond, end)) for pair, (first, beyond) in self._seams.items()}
+
+    def whole_rows(self, rows: int) -> int:
+        """Of the first ``rows``, those in windows of which every receipt has come, from the first window on."""
+        return min((window for window, _ in self.owed(rows)), default=rows // WINDOW_ROWS) * WINDOW_ROWS
 
     def owed(self, rows: int) -> list[tuple[int, int]]:
         """``(window, stage)`` of every receipt that is missing for the full windows below ``rows``, in order."""
@@ -116,5 +128,37 @@ class ReceiptBook:
         """The receipts of a stage that count, by window."""
         return [found[stage] for _, found in sorted(self._windows.items()) if stage in found]
 
+    def _arrange(self, openings: Sequence[Opening], start: int) -> None:
+        for opening in openings:
+            chain = self._chains.setdefault(opening.stage, ReceiptChain(opening))
+            if chain.opening != opening:
+                raise ConfigError(f"stage {opening.stage} is opened twice")
+        self._eras = [era for era in self._eras if era[0] < start]
+        self._eras.append((start, tuple(opening.stage for opening in openings)))
+
+    def _take_back(self, keep: int, mark: Mark) -> None:
+        if self._rollbacks and mark <= self._rollbacks[-1][0]:
+            raise ConfigError(f"a rollback marked {mark} after one marked {self._rollbacks[-1][0]}")
+        start = keep // WINDOW_ROWS
+        while self._rollbacks and self._rollbacks[-1][1] >= start:
+            self._rollbacks.pop()
+        self._rollbacks.append((mark, start))
+        for found in self._windows.values():
+            for stage in [stage for stage, signed in found.items() if signed.receipt.last > keep]:
+                del found[stage]
+
+    def _end_seams(self, keep: int) -> None:
+        """Rows from ``keep`` on are computed anew by all, so their links hold; a seam moves down with a rollback."""
+        start, end = keep // WINDOW_ROWS, -(-keep // WINDOW_ROWS)
+        self._seams = {pair: (min(first, start), min(beyond, end)) for pair, (first, beyond) in self._seams.items()}
+
+    def _is_void(self, window: int, mark: Mark) -> bool:
+        """True if a rollback after ``mark`` took ``window`` back: the first such one went back furthest."""
+        later = bisect_right(self._rollbacks, mark, key=lambda rollback: rollback[0])
+        return later < len(self._rollbacks) and self._rollbacks[later][1] <= window
+
     def _stages(self, window: int) -> tuple[int, ...]:
-        return next(stages for start, stages in reversed(self._eras) if start <= window)
+        stages = next((stages for start, stages in reversed(self._eras) if start <= window), None)
+        if stages is None:
+            raise ConfigError("nobody was said to answer for any layers")
+        return stages

@@ -72,26 +72,30 @@ class WindowBuilder:
         del self._leaves[keep:]
         self._committed = min(self._committed, keep)
         self._next_window = min(self._next_window, keep // WINDOW_ROWS)
-        for window in [signed for signed in self._receipts if signed >= self._next_window]:
-            del self._receipts[window]
+        self._forget_receipts()
+
+    def resume(self, signed_rows: int) -> None:
+        """After a heal: the windows below ``signed_rows`` are signed for good, by this server or the one before it.
+
+        The window in which that row stands and those after are signed by this server, again if it had signed them.
+        All stages of a chain do so from the same row on, whether they are newcomers, compute again or only wait: so
+        every window is signed by all in one state.
+        """
+        self._next_window = signed_rows // WINDOW_ROWS
+        self._forget_receipts()
 
     def replayed(self, leaves: Sequence[Leaf]) -> None:
-        """Add rows that were computed again after a heal, in any chunks, from any row on.
+        """Add rows that were computed again after a heal, in any chunks, from any row on; ``resume`` comes first.
 
-        What stands in a window that is signed already stays as it was signed; the rest replaces what was held from
-        there on. A newcomer has signed nothing, so it takes all. ``MisuseError`` if rows between are missing.
+        What is held of signed windows stays as it was signed; the rest replaces what was held from there on. A newcomer
+        takes all. ``MisuseError`` if rows between are missing.
         """
-        fresh = [leaf for leaf in leaves if leaf.position >= self._next_window * WINDOW_ROWS]
+        held = min(self.length, self._next_window * WINDOW_ROWS)
+        fresh = [leaf for leaf in leaves if leaf.position >= held]
         if fresh:
-            self.truncate(min(fresh[0].position, self.length))
+            del self._leaves[fresh[0].position :]
+            self._committed = min(self._committed, self.length)
             self.append(fresh)
-
-    def take_over(self, signed_rows: int) -> None:
-        """A newcomer's first word after a replay: who came before has signed the windows below ``signed_rows``.
-
-        The window in which that row stands is signed in full, since all of it was computed here, and those after.
-        """
-        self._next_window = max(self._next_window, min(signed_rows, self.length) // WINDOW_ROWS)
 
     def commit(self, length: int, expires_s: int) -> list[Receipt]:
         """Rows below ``length`` are accepted: the receipts to be signed now, in order, often none.
@@ -119,6 +123,10 @@ class WindowBuilder:
         """The receipt that counts for a window and the leaves it was made over; None if there is none of ours."""
         receipt = self._receipts.get(window)
         return None if receipt is None else (receipt, self._leaves[receipt.first : receipt.last])
+
+    def _forget_receipts(self) -> None:
+        for window in [signed for signed in self._receipts if signed >= self._next_window]:
+            del self._receipts[window]
 
     def _receipt(self, expires_s: int) -> Receipt:
         window = self._next_window

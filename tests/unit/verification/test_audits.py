@@ -134,7 +134,7 @@ def test_a_newcomers_audit_judges_only_what_it_signed() -> None:
     chain = Chain(3)
     chain.compute(96)
     newcomer = chain.builders[0]
-    newcomer.take_over(64)
+    newcomer.resume(64)
     receipts = [signed.receipt for (signed,) in chain.commit(96)]
     assert plan_audit(secret(0), receipts, 1) == AuditPlan((2,), (2,), 96)
     other = WindowBuilder(Chain(4).openings[0], 3)

@@ -54,6 +54,16 @@ def test_attack_rejected_draft_work_earns_nothing() -> None:
     assert settle(ledger, chain) == {FIRST: 40 * 3, SECOND: 40 * 6}
 
 
+def test_a_rollback_to_a_windows_end_leaves_nothing_to_sign_and_nothing_to_pay() -> None:
+    chain, ledger = Chain(9), Ledger()
+    chain.compute(64)
+    record(ledger, chain, chain.commit(64))
+    chain.truncate(32)
+    ledger.truncate(chain.openings[0], 32)
+    assert chain.close(32) == []
+    assert settle(ledger, chain) == {FIRST: 32 * 9}
+
+
 def test_a_window_that_is_signed_again_counts_once_and_voids_those_above() -> None:
     chain, ledger = Chain(9), Ledger()
     chain.compute(96)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from receipted_chain import EXPIRES_S, NOW_S, Chain, forge, leaves_of, opening, sign
+from receipted_chain import NOW_S, Chain, forge, leaves_of, opening
 
 from swarm.core.errors import (
     BadSignatureError,
@@ -18,7 +18,7 @@ from swarm.core.errors import (
     UnequalRowsError,
     UnexpectedSignerError,
 )
-from swarm.verification.book import ReceiptBook
+from swarm.verification.book import Mark, ReceiptBook
 from swarm.verification.compact import pack
 from swarm.verification.coverage import Known
 from swarm.verification.leaves import Leaf
@@ -36,14 +36,14 @@ def book_of(chain: Chain) -> ReceiptBook:
     return book
 
 
-def take(book: ReceiptBook, signed: SignedReceipt, *, stale: bool = False) -> int | None:
+def take(book: ReceiptBook, signed: SignedReceipt, mark: Mark = (0, 0)) -> int | None:
     stage = signed.receipt.opening.stage
-    return book.receive(stage, pack(signed), now_s=NOW_S, sent_rows=MANY, stale=stale)
+    return book.receive(stage, pack(signed), now_s=NOW_S, sent_rows=MANY, mark=mark)
 
 
-def take_all(book: ReceiptBook, windows: list[list[SignedReceipt]]) -> list[int]:
+def take_all(book: ReceiptBook, windows: list[list[SignedReceipt]], mark: Mark = (0, 0)) -> list[int]:
     """Every receipt, window by window; the windows that became whole."""
-    found = [take(book, signed) for window in windows for signed in window]
+    found = [take(book, signed, mark) for window in windows for signed in window]
     return [window for window in found if window is not None]
 
 
@@ -88,12 +88,11 @@ def test_a_rollback_takes_windows_back() -> None:
     book = book_of(chain)
     chain.compute(96)
     take_all(book, chain.commit(96))
-    for one in (chain, book):
-        one.truncate(40)
+    roll_back(chain, book, 40)
     assert book.owed(96) == [(window, stage) for window in (1, 2) for stage in range(3)]
     chain.compute(10, version=1)
     (short,) = chain.close(50)
-    assert take_all(book, [short]) == [1]
+    assert take_all(book, [short], (0, 1)) == [1]
     assert book.verify(1, now_s=NOW_S, known=Known(positions=(32, 50))).rows == 18
     assert [one.receipt.window for one in book.receipts_of(0)] == [0, 1]
 
@@ -114,24 +113,59 @@ def test_receipts_that_cross_with_a_rollback_count_for_nothing() -> None:
     book = book_of(chain)
     crossing = chain.window()
     take(book, crossing[0])
-    for one in (chain, book):
-        one.truncate(16)
-    for signed in crossing[1:]:
-        assert take(book, signed, stale=True) is None
+    roll_back(chain, book, 16)
+    assert [take(book, signed) for signed in crossing[1:]] == [None, None]
     chain.compute(16, version=1)
-    assert take_all(book, chain.commit(32)) == [0]
+    assert take_all(book, chain.commit(32), (0, 1)) == [0]
     assert book.verify(0, now_s=NOW_S).unlinked == ()
+
+
+def test_receipts_that_cross_with_a_rollback_of_other_rows_count() -> None:
+    """They are for windows that the rollback left alone, and will not be signed again."""
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    chain.compute(96)
+    windows = chain.commit(96)
+    take_all(book, windows[:1])
+    for keep, mark in ((80, (0, 1)), (70, (1, 0)), (90, (1, 1))):
+        roll_back(chain, book, keep, mark)
+    assert take_all(book, windows[1:]) == [1]
+    assert book.owed(96) == [(2, 0), (2, 1), (2, 2)]
+
+
+def test_the_furthest_rollback_since_counts() -> None:
+    chain = Chain(3, 6, LAYERS)
+    book = book_of(chain)
+    chain.compute(96)
+    windows = chain.commit(96)
+    for keep, mark in ((33, (0, 1)), (64, (0, 2))):
+        roll_back(chain, book, keep, mark)
+    assert take_all(book, windows) == [0]
+    assert book.owed(96)[0] == (1, 0)
+
+
+def roll_back(chain: Chain, book: ReceiptBook, keep: int, mark: Mark = (0, 1)) -> None:
+    chain.truncate(min(keep, chain.builders[0].length))
+    book.truncate(keep, mark)
+
+
+def test_rollbacks_are_told_in_order() -> None:
+    book = book_of(Chain(LAYERS))
+    book.truncate(0, (1, 0))
+    for earlier in ((0, 5), (1, 0)):
+        with pytest.raises(ConfigError):
+            book.truncate(0, earlier)
 
 
 def healed(book: ReceiptBook, chain: Chain, rows: int) -> None:
     """Stage 1's server is gone; stage 3 takes over its layers and computes its rows again."""
     newcomer = opening(3, 3, 6)
-    builder = WindowBuilder(newcomer, 10)
-    builder.replayed(nudged(leaves_of(newcomer, range(rows))))
-    signed_rows = rows // 32 * 32
-    builder.take_over(signed_rows)
-    chain.openings[1], chain.builders[1] = newcomer, builder
-    book.layout(chain.openings, signed_rows=signed_rows, replayed_rows=rows, cut=[(3, 2)])
+    signed_rows = book.whole_rows(rows)
+    chain.openings[1], chain.builders[1] = newcomer, WindowBuilder(newcomer, 10)
+    for builder in chain.builders:
+        builder.resume(signed_rows)
+    chain.builders[1].replayed(nudged(leaves_of(newcomer, range(rows))))
+    book.heal(chain.openings, (1, 0), keep=rows, signed_rows=signed_rows, cut=[(3, 2)])
 
 
 def test_a_heal_leaves_a_seam_in_the_open_window_only() -> None:
@@ -141,7 +175,7 @@ def test_a_heal_leaves_a_seam_in_the_open_window_only() -> None:
     take_all(book, chain.commit(64))
     healed(book, chain, 70)
     chain.compute(58)
-    assert take_all(book, chain.commit(128)) == [2, 3]
+    assert take_all(book, chain.commit(128), (1, 0)) == [2, 3]
     seams = [book.verify(window, now_s=NOW_S).unlinked for window in range(4)]
     assert seams == [(), (), ((3, 2),), ()]
     stages = [[one.receipt.opening.stage for one in book.verify(w, now_s=NOW_S).receipts] for w in range(4)]
@@ -154,10 +188,9 @@ def test_a_rollback_behind_a_heal_makes_the_newcomer_sign_the_older_window() -> 
     chain.compute(70)
     take_all(book, chain.commit(64))
     healed(book, chain, 70)
-    for one in (chain, book):
-        one.truncate(40)
+    roll_back(chain, book, 40, (1, 1))
     chain.compute(56, version=1)
-    assert take_all(book, chain.commit(96)) == [1, 2]
+    assert take_all(book, chain.commit(96), (1, 1)) == [1, 2]
     assert [book.verify(window, now_s=NOW_S).unlinked for window in range(3)] == [(), ((3, 2),), ()]
 
 
@@ -169,8 +202,8 @@ def test_attack_newcomer_breaks_links_after_the_seam() -> None:
     healed(book, chain, 40)
     chain.compute(56)
     open_window, next_window = chain.commit(96)
-    take_all(book, [open_window])
-    take_all(book, [[next_window[0], next_window[2], forge(next_window[1], out_root=bytes(32))]])
+    take_all(book, [open_window], (1, 0))
+    take_all(book, [[next_window[0], next_window[2], forge(next_window[1], out_root=bytes(32))]], (1, 0))
     with pytest.raises(BrokenLinkError):
         book.verify(2, now_s=NOW_S)
 
@@ -209,19 +242,20 @@ def test_attack_two_receipts_under_one_counter() -> None:
 def test_layouts_that_cannot_be() -> None:
     chain = Chain(LAYERS)
     with pytest.raises(ConfigError):
-        ReceiptBook(LAYERS).layout(chain.openings, signed_rows=32)
-    with pytest.raises(ConfigError):
         book_of(chain).layout([opening(0, 0, 3)])
+    with pytest.raises(ConfigError):
+        ReceiptBook(LAYERS).verify(0, now_s=NOW_S)
 
 
-def test_the_server_before_has_signed_nothing() -> None:
-    """It died with two full windows unsigned; the newcomer was told so."""
-    chain = Chain(LAYERS)
+def test_the_server_before_has_signed_too_little() -> None:
+    """Its receipt of window 1 was lost with it: after the heal all sign that window, the newcomer among them."""
+    chain = Chain(3, 6, LAYERS)
     book = book_of(chain)
-    newcomer = opening(1, 0, LAYERS)
-    book.layout([newcomer], signed_rows=0, replayed_rows=70)
-    builder = WindowBuilder(newcomer, 10)
-    builder.replayed(leaves_of(newcomer, range(70)))
-    builder.take_over(0)
-    assert take_all(book, [[sign(receipt)] for receipt in builder.commit(70, EXPIRES_S)]) == [0, 1]
-    assert book.owed(64) == []
+    chain.compute(70)
+    first, second = chain.commit(64)
+    take_all(book, [first, [second[0], second[2]]])
+    assert book.whole_rows(70) == 32
+    healed(book, chain, 70)
+    assert book.owed(64) == [(1, 0), (1, 3), (1, 2)]
+    assert take_all(book, chain.commit(70), (1, 0)) == [1]
+    assert book.verify(1, now_s=NOW_S).unlinked == ((3, 2),)

@@ -131,9 +131,9 @@ def test_a_rollback_to_a_windows_end_leaves_it() -> None:
 def test_a_newcomer_signs_the_open_window_in_full() -> None:
     """Rows [0, 70) are replayed; windows 0 and 1 were signed by the server that is gone."""
     builder = WindowBuilder(STAGE, 100)
+    builder.resume(70)
     for start in range(0, 70, 25):
         builder.replayed(leaves_of(STAGE, range(start, min(start + 25, 70))))
-    builder.take_over(70)
     assert builder.commit(70, EXPIRES_S) == []
     builder.append(leaves_of(STAGE, range(70, 96)))
     (receipt,) = builder.commit(96, EXPIRES_S)
@@ -143,8 +143,8 @@ def test_a_newcomer_signs_the_open_window_in_full() -> None:
 
 def test_a_newcomer_signs_what_nobody_has_signed() -> None:
     builder = WindowBuilder(STAGE, 100)
+    builder.resume(32)  # the server before died with window 1 full and unsigned
     builder.replayed(leaves_of(STAGE, range(70)))
-    builder.take_over(32)  # the server before died with window 1 full and unsigned
     assert [receipt.window for receipt in builder.commit(70, EXPIRES_S)] == [1]
 
 
@@ -164,6 +164,7 @@ def test_a_survivor_that_computes_again_keeps_what_it_signed() -> None:
     builder = filled(70)
     old = builder.commit(70, EXPIRES_S)
     builder.truncate(66)
+    builder.resume(64)
     for start in (0, 50):
         builder.replayed(leaves_of(STAGE, range(start, min(start + 50, 66)), version=1))
     found = builder.signed_window(1)
@@ -172,6 +173,31 @@ def test_a_survivor_that_computes_again_keeps_what_it_signed() -> None:
     builder.append(leaves_of(STAGE, range(66, 96), version=1))
     (receipt,) = builder.commit(96, EXPIRES_S)
     assert receipt.leaf_root == root_of(leaves_of(STAGE, range(64, 96), version=1))
+
+
+@pytest.mark.parametrize("computes_again", [True, False])
+def test_a_survivor_signs_again_what_the_others_sign_anew(computes_again: bool) -> None:
+    """It had signed window 1, the server that is gone had not: all sign it in the state after the heal."""
+    builder = filled(70)
+    old = builder.commit(70, EXPIRES_S)
+    builder.resume(32)
+    if computes_again:
+        builder.replayed(leaves_of(STAGE, range(70), version=1))
+    (again,) = builder.commit(70, EXPIRES_S)
+    assert (again.window, again.counter) == (1, old[1].counter + 1)
+    assert (again.leaf_root == old[1].leaf_root) is not computes_again
+    assert builder.signed_window(0) == (old[0], [leaf.canonical() for leaf in leaves_of(STAGE, range(32))])
+
+
+def test_a_newcomer_that_is_rolled_back_signs_the_older_window_too() -> None:
+    builder = WindowBuilder(STAGE, 100)
+    builder.resume(64)
+    builder.replayed(leaves_of(STAGE, range(70)))
+    builder.truncate(40)
+    builder.append(leaves_of(STAGE, range(40, 64), version=1))
+    (receipt,) = builder.commit(64, EXPIRES_S)
+    rows = leaves_of(STAGE, range(32, 40)) + leaves_of(STAGE, range(40, 64), version=1)
+    assert (receipt.window, receipt.leaf_root) == (1, root_of(rows))
 
 
 def test_closing_signs_the_shorter_last_window() -> None:
