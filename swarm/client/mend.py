@@ -94,9 +94,11 @@ class Attempt:
             better = replays(lacks, dry)
             if not clash(self._replays, better, dry):
                 break
-        if better.fed >= 0:
-            self._replayed[self.order[better.fed].number] = 0  # whatever it says to have had from a dry server
         self._replays = better
+        self._replayed = {
+            self.order[place].number: 0 if place == better.fed else self._replayed[self.order[place].number]
+            for place in better.targets
+        }  # who is fed has had nothing yet, whatever he says
         for member in self.order[: better.fed + 1]:
             member.whole = False  # until they have computed what they are fed
         await self._replay(rows)
