@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,9 +12,7 @@ from swarm.dht.hivemind_import import Multiaddr, PeerID
 from swarm.dht.options import DirectoryOptions
 
 _REASON_CHARS = 200
-_NAMES = ("ip4", "ip6", "dns", "dns4", "dns6")
-
-_log = logging.getLogger(__name__)
+_HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
 class HivemindCircle:
@@ -47,7 +45,7 @@ class HivemindCircle:
             return why
         node_id = await protocol.call_ping(whom := PeerID.from_base58(peer))
         if node_id is None:
-            return "connected, but it does not answer as a node of the directory"
+            return self._silence if connected else "connected, but it is not a directory node"
         self._node.blacklist.register_success(whom)
         await protocol.update_routing_table(node_id, whom)  # call_ping does this later, in a task of its own
         return ""
@@ -78,11 +76,15 @@ class HivemindCircle:
             async with asyncio.timeout(self._options.rpc_timeout_s):
                 _, writer = await asyncio.open_connection(host, port)
         except TimeoutError:
-            return f"no answer in {self._options.rpc_timeout_s:.0f} s"
+            return self._silence
         except OSError as error:
-            return error.strerror or _line(error)
+            return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or _line(error)
         writer.transport.abort()
         return ""
+
+    @property
+    def _silence(self) -> str:
+        return f"no answer in {self._options.rpc_timeout_s:.0f} s"
 
     async def settle(self) -> None:
         """See ``Circle.settle``."""
@@ -99,7 +101,7 @@ class HivemindCircle:
 def _door(address: str) -> tuple[str, int] | None:
     """Host and TCP port of a direct multiaddress; None for any other."""
     parts = address.split("/")
-    if len(parts) < 5 or parts[1] not in _NAMES or parts[3] != "tcp" or "p2p-circuit" in parts:
+    if len(parts) < 5 or parts[1] not in _HOSTS or parts[3] != "tcp" or "p2p-circuit" in parts:
         return None
     return (parts[2], int(parts[4])) if parts[4].isdecimal() else None
 

@@ -220,24 +220,25 @@ class Keeper:
                 self._away.set()
                 _log.log(level, "cut off: %s; trying again until somebody does", self._unreachable().message)
             return
-        for way in self._ways.values():
-            way.why = ""
         if self._was_alone:
             self._was_alone = False
             self._circle.returned()
+            for way in self._ways.values():  # the others may be back as well
+                way.seen_s, way.pause_s, way.due_s = now_s, 0.0, float("-inf")
         if self.cut_off:
             self._cut_off_s = now_s - self._cut_off_s
             self._away.clear()
             self._here.set()
             _log.log(level, "back in the swarm after %.0f s", self._cut_off_s)
-            for way in self._ways.values():
-                way.pause_s, way.due_s = 0.0, float("-inf")
+        for way in self._ways.values():
+            way.why = ""
 
     def _unreachable(self) -> PeerUnreachableError:
-        told = [f"{way.addresses[0]}: {way.why}" for way in self._ways.values() if way.initial and way.why]
-        others = sum(not way.initial for way in self._ways.values())
-        told += [f"and none of {others} that were known"] if others else []
-        whom = "initial peer answered" if any(way.initial for way in self._ways.values()) else "peer answers"
-        return PeerUnreachableError(
-            f"no {whom} ({'; '.join(told)})", hint="check that one of them is running and its port open"
-        )
+        initial = [way for way in self._ways.values() if way.initial]
+        others = len(self._ways) - len(initial)
+        told = "; ".join(f"{way.addresses[0]}: {way.why}" for way in initial if way.why)
+        if initial:
+            message = f"no initial peer answered ({told})" + (f", nor any of {others} others known" if others else "")
+        else:
+            message = f"none of {others} peers that were known answers"
+        return PeerUnreachableError(message, hint="check that one of them is running and its port open")
