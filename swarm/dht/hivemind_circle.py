@@ -78,7 +78,8 @@ class HivemindCircle:
         except TimeoutError:
             return self._silence
         except OSError as error:
-            return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or _line(error)
+            number = error.errno or 0
+            return os.strerror(number) if number > 0 else error.strerror or _line(error)
         writer.transport.abort()
         return ""
 

@@ -44,11 +44,13 @@ class Command:
     errors: Path
     lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
     family: list[psutil.Process] = field(default_factory=list)
+    prefix: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         with self.errors.open("wb") as errors:
+            how = [] if self.arguments[0].endswith(".py") else ["-m"]
             self.process = subprocess.Popen(
-                [*_GUARD, sys.executable, *([] if self.arguments[0].endswith(".py") else ["-m"]), *self.arguments],
+                [*_GUARD, *self.prefix, sys.executable, *how, *self.arguments],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=QUIET,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -174,23 +176,25 @@ class Launcher:
         key: str = "",
         model: str = "demo",
         program: Sequence[str] = ("swarm.server",),
+        prefix: Sequence[str] = (),
     ) -> ServerProcess:
         """A server for ``blocks``; it joins through the address ``join``, or starts a swarm. Not READY yet.
 
         ``key`` names the identity file in the launcher's folder; by default every server has its own. ``program`` is a
-        module or a script that takes the arguments of ``swarm.server`` after its own.
+        module or a script that takes the arguments of ``swarm.server`` after its own, ``prefix`` a command to run it
+        with.
         """
         identity = self.folder / (key or f"{len(self.started)}.key")
         where = ["--initial-peers", join] if join else ["--new-swarm"]
         arguments = [*program, "--model", model, "--blocks", blocks, "--json", "--identity", str(identity)]
         arguments += ["--host", "127.0.0.1", "--threads", "1", *where, *options]
-        process = ServerProcess(arguments, self.folder / f"{len(self.started)}.err")
+        process = ServerProcess(arguments, self.folder / f"{len(self.started)}.err", prefix=prefix)
         self.started.append(process)
         return process
 
-    def run(self, *arguments: str) -> Command:
-        """Any other command, ``python -m`` before it."""
-        process = Command(arguments, self.folder / f"{len(self.started)}.err")
+    def run(self, *arguments: str, prefix: Sequence[str] = ()) -> Command:
+        """Any other command, ``prefix`` and ``python -m`` before it."""
+        process = Command(arguments, self.folder / f"{len(self.started)}.err", prefix=prefix)
         self.started.append(process)
         return process
 
