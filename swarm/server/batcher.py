@@ -163,9 +163,7 @@ class Batcher:
     def _forward(self, jobs: list[Job]) -> None:
         outputs = self._engine.run([job.work() for job in jobs])
         for job, output in zip(jobs, outputs, strict=True):
-            job.output = output
-            if job.session.sampler is not None:
-                job.choices = job.session.sampler.advance(job.step, job.ids, output.logits)
+            job.computed(output)
 
     def _settle(self, jobs: Iterable[Job], failures: dict[int, SwarmError]) -> None:
         self.batches_computed += 1
@@ -179,7 +177,7 @@ class Batcher:
             else:
                 log.warning("session %s failed: %s", session.key, error)
                 log.debug("where it failed", exc_info=error)
-                session.fail(error)
+                session.failed(job, error)
             if session.closed:
                 self.forget(session)
             else:

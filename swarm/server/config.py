@@ -18,7 +18,7 @@ class ServerConfig:
     batch_tokens: int = 512
     """Rows of one packed forward; decode steps are taken first."""
     hello_wait_s: float = 5.0
-    """How long a hello may wait for the OPEN it belongs to."""
+    """How long a hello may wait for the OPEN, or the RELINK, it belongs to."""
     max_waiting_hellos: int = 256
     max_waiting_hellos_per_peer: int = 64
     """So that one stranger's empty hellos cannot keep out everybody else's."""
@@ -26,6 +26,12 @@ class ServerConfig:
     """From a control stream's opening to its OPEN, and from ACCEPT to the first step at the head server."""
     idle_timeout_s: float = 300.0
     dial_timeout_s: float = 10.0
+    max_relinks: int = 256
+    """Heals of one session; each may make this server dial."""
+    relink_gap_s: float = 0.05
+    """Between two heals of one session, at least."""
+    replay_mb: float | None = None
+    """What the replay logs of all sessions may hold, in 10^6 bytes; None: as much as all KV can have rows. 0: none."""
     announce_every_s: float = 20.0
     announce_lifetime_s: float = 60.0
     drain_timeout_s: float = 30.0

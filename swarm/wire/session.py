@@ -181,6 +181,18 @@ class StepSequencer(Generic[T]):
         self._held_bytes += size_bytes
         return self._release()
 
+    def admits(self, replay: Replay) -> bool:
+        """True if replayed rows are of this generation; they come on one lane, in order, and need no numbers.
+
+        ``ProtocolViolation`` for a generation the client never announced, and for rows beyond the reserved KV.
+        """
+        end = replay.keep + replay.rows
+        if end > self.capacity_tokens:
+            raise ProtocolViolation(f"replay ends at row {end}, but {self.capacity_tokens} were reserved")
+        if replay.generation > self.generation:
+            raise ProtocolViolation(f"replay of generation {replay.generation}, session is in {self.generation}")
+        return replay.generation == self.generation
+
     def _restart(self, epoch: int) -> None:
         self.epoch = epoch
         self.next_seq = 0

@@ -80,6 +80,20 @@ def decode_tensor(data: Buffer, codec: str, dtype: str, rows: int, hidden: int) 
     return from_float32(np.clip(value_f, -largest, largest), dtype)
 
 
+def cut_tensor(data: Buffer, codec: str, dtype: str, hidden: int, first: int, last: int) -> tuple[Buffer, Buffer]:
+    """``(scales, values)`` of rows ``[first, last)`` of an encoded tensor, as views of ``data``; ``raw`` has no scales.
+
+    The scales of several cuts in order, then their values in order, are the encoded tensor of all their rows.
+    """
+    view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+    if codec == "raw":
+        row_bytes = hidden * DTYPE_BYTES[dtype]
+        return b"", view[first * row_bytes : last * row_bytes]
+    scale_bytes = 4 * _blocks(hidden)
+    values = view[view.nbytes // (scale_bytes + hidden) * scale_bytes :]
+    return view[first * scale_bytes : last * scale_bytes], values[first * hidden : last * hidden]
+
+
 def cast_rows(raw: Buffer, source: str, target: str) -> Buffer:
     """Raw rows of one dtype as another's, for chains that mix them; untouched if both are the same.
 

@@ -27,6 +27,7 @@ from swarm.wire.messages import (
     Hello,
     Lane,
     Open,
+    Pace,
     Result,
     Step,
     Upstream,
@@ -124,7 +125,7 @@ class FakeClient:
     async def ask(self, control: FrameStream, link: FrameStream, ids: Sequence[int], **changes: Any) -> Result:
         """One honest step and its result."""
         await link.send(step(rows=len(ids), **changes), pack_ids(ids))
-        reply = (await control.receive()).message
+        reply = await heard(control)
         assert isinstance(reply, Result), reply
         return reply
 
@@ -132,6 +133,13 @@ class FakeClient:
         for stream in self._streams:
             await stream.close()
         await self.transport.close()
+
+
+async def heard(control: FrameStream) -> Any:
+    """The next message that says something new."""
+    while isinstance(message := (await control.receive()).message, Pace):
+        pass
+    return message
 
 
 async def ended(control: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fakes import FakeClient, step
+from fakes import FakeClient, heard, step
 from harness import Node, Swarm, until
 
 from swarm.core.errors import GenerationInterruptedError, NoRouteError, PeerLostError
@@ -177,7 +177,7 @@ async def test_a_long_forward_is_not_idleness(swarm: Swarm, brake: Brake) -> Non
     loop.now_s += 60.0  # the thread stands still, so virtual time does; an hour-long forward would not
     await until(lambda: True)
     brake.released.set()
-    assert (await control.receive()).message.kv_length == 3
+    assert (await heard(control)).kv_length == 3
     await client.close()
 
 

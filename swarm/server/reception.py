@@ -1,0 +1,86 @@
+"""Who is let in: what an OPEN must satisfy, what is reserved for it, and the way to the server it names next."""
+
+from __future__ import annotations
+
+from swarm.core.announcement import Announcement
+from swarm.core.errors import BusyError, RefusedError
+from swarm.core.ids import SessionKey
+from swarm.core.numerics import DTYPE_BYTES
+from swarm.core.records import read_announcement
+from swarm.server.admission import check_following, check_open
+from swarm.server.config import ServerConfig
+from swarm.server.downlink import Dialer, Downlink
+from swarm.server.replay_log import Encoding, ReplayBudget, ReplayLog
+from swarm.server.session import ServerSession
+from swarm.server.vitals import Vitals
+from swarm.transport.framing import FrameStream
+from swarm.wire.messages import DECODE_LANE, Downstream, Hello, Open
+from swarm.wire.payload import ID_BYTES
+
+
+class Reception:
+    """Admits sessions while ``draining`` is unset."""
+
+    def __init__(self, config: ServerConfig, vitals: Vitals, dialer: Dialer) -> None:
+        self.draining = False
+        self._config = config
+        self._vitals = vitals
+        self._dialer = dialer
+        self.replay_budget = ReplayBudget(0)
+        self.furnish()
+
+    def furnish(self) -> None:
+        """Size the replay logs for the engine as it is now; with no session open."""
+        engine, config = self._vitals.engine, self._config
+        row_bytes = ID_BYTES + engine.info.hidden_size * DTYPE_BYTES[engine.info.dtype]
+        limit = engine.free_tokens * row_bytes if config.replay_mb is None else int(1e6 * config.replay_mb)
+        self.replay_budget = ReplayBudget(limit)
+
+    def admit(self, control: FrameStream, opened: Open) -> tuple[ServerSession, Downlink | None]:
+        """Reserve everything the session needs, or raise and reserve nothing.
+
+        Raises ``BusyError`` if there is no room now, ``RefusedError`` or ``PeerError`` if there never will be.
+        """
+        vitals, config, client = self._vitals, self._config, control.peer
+        if self.draining:
+            raise BusyError("this server is leaving", retry_after_s=60.0)
+        check_open(opened, vitals.engine.info, vitals.announcer.current)
+        if len(vitals.table) >= config.max_sessions:
+            raise BusyError(f"all {config.max_sessions} sessions are taken", retry_after_s=1.0)
+        if vitals.table.of_client(client) >= config.max_sessions_per_client:
+            raise BusyError(f"one client may hold {config.max_sessions_per_client} sessions", retry_after_s=1.0)
+        key = SessionKey(client, opened.session, opened.stage)
+        if key in vitals.table:
+            raise RefusedError("this stage of this session is open already")
+        downlink = None
+        if opened.downstream is not None:
+            downlink = self.way_to(opened.downstream, key, opened, opened.generation)
+        slot = vitals.engine.open(opened.kv_tokens)
+        log = ReplayLog(self.replay_budget)
+        return ServerSession(key, opened, slot, vitals.engine.info, control, log), downlink
+
+    def way_after_heal(self, place: Downstream, session: ServerSession, generation: int) -> Downlink:
+        """Like ``way_to``, but a server that must not be dialled from here is one more lost link, not an error.
+
+        Its client has chosen it for others, and goes on to choose another: what is kept here is too good to drop.
+        """
+        try:
+            return self.way_to(place, session.key, session.opened, generation)
+        except RefusedError as error:
+            following = read_announcement(place.record, now_s=self._vitals.clock.wall_s())
+            downlink = self._downlink(following, place, session.key, session.opened, generation)
+            downlink.lose(str(error))
+            return downlink
+
+    def way_to(self, place: Downstream, key: SessionKey, opened: Open, generation: int) -> Downlink:
+        """The way from a session to a next server, not dialled yet. Raises as ``check_following`` does."""
+        vitals = self._vitals
+        following = check_following(place.record, opened, vitals.announcer.current, vitals.clock.wall_s())
+        return self._downlink(following, place, key, opened, generation)
+
+    def _downlink(
+        self, following: Announcement, place: Downstream, key: SessionKey, opened: Open, generation: int
+    ) -> Downlink:
+        hello = Hello(key.client, opened.session, place.stage, place.secret, DECODE_LANE, generation)
+        encoding = Encoding(opened.codec, following.numerics.dtype, self._vitals.engine.info.hidden_size)
+        return Downlink(following, hello, encoding, self._dialer)
