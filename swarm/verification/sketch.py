@@ -52,8 +52,8 @@ class Sketcher:
         return cls(weights.astype(np.float32), by_position.astype(np.float32))
 
     def sketch(self, update: Floats, *, first: int) -> Sketches:
-        """Sketches of updates (output minus input, not whitened) ``[n, hidden]`` from position ``first``: int8 ``[n,
-        16]``.
+        """Sketches, int8 ``[n, 16]``, of updates ``[n, hidden]`` (output minus input, not whitened) from ``first``
+        on.
 
         In float32: 33 · hidden operations a row. What is not finite becomes zero. Two machines may differ by one step
         where a value lies between two.
@@ -63,7 +63,8 @@ class Sketcher:
         turns = self.turns[np.arange(first, first + len(update)) % WINDOW_ROWS]
         with np.errstate(all="ignore"):
             values = (np.asarray(update, np.float32) * turns) @ self.matrix
-            whole = np.rint(np.clip(np.nan_to_num(values, nan=0.0), -_LARGEST, _LARGEST))
+            whole = np.rint(np.minimum(np.maximum(values, -_LARGEST), _LARGEST))
+            whole[np.isnan(whole)] = 0.0
         return np.asarray(whole, np.int8)
 
 
@@ -72,8 +73,8 @@ def sketch_error(sketches: Sketches, reference: Sketches) -> float:
 
     The projection keeps squared lengths in the mean (Johnson and Lindenstrauss; signs: Achlioptas 2003), so e² is
     about ``|s - s_ref|² / |s_ref|²``, less what rounding both adds: 1/6 for each value. Over a window of 32 rows the
-    estimate is within about 5 % of e; near e = 0.01 the rounding hides it. It decides what to fetch, never a verdict:
-    a liar may have signed whatever it likes. Infinite if the reference is zero.
+    estimate is within 15 % of e (measured, e of 0.03 to 0.4); below e = 0.01 the rounding hides it. It decides what
+    to fetch, never a verdict: a liar may have signed whatever it likes. Infinite if the reference is zero.
     """
     if sketches.shape != reference.shape or sketches.shape[1:] != (SKETCH_VALUES,):
         raise MisuseError(f"sketches of shapes {sketches.shape} and {reference.shape}")
