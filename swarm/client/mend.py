@@ -94,11 +94,7 @@ class Attempt:
             better = replays(lacks, dry)
             if not clash(self._replays, better, dry):
                 break
-        self._replays = better
-        self._replayed = {
-            self.order[place].number: 0 if place == better.fed else self._replayed[self.order[place].number]
-            for place in better.targets
-        }  # who is fed has had nothing yet, whatever he says
+        self._confine(better)
         for member in self.order[: better.fed + 1]:
             member.whole = False  # until they have computed what they are fed
         await self._replay(rows)
@@ -118,6 +114,17 @@ class Attempt:
             raise ProtocolViolation(f"REPLAYED {message.kv_length} rows after {before}, and it got {most}")
         self._replayed[member.number] = message.kv_length
         self._moved.set()
+
+    def _confine(self, better: Replays) -> None:
+        """Await only the targets that ``better`` has; who is to be fed cannot have computed anything before."""
+        self._replays = better
+        self._replayed = {
+            self.order[place].number: self._replayed[self.order[place].number] for place in better.targets
+        }
+        fed = self.order[better.fed] if better.fed >= 0 else None
+        if fed is not None and self._replayed[fed.number]:
+            lie = ProtocolViolation("it says that it computed rows which nobody had sent", peer=fed.peer)
+            raise AttemptFailed([Failure(fed, "failed", lie)])
 
     # -- opening and relinking ------------------------------------------------------------------------------
 

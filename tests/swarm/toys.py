@@ -34,6 +34,7 @@ from swarm.wire.messages import (
     Answer,
     Close,
     Downstream,
+    Failed,
     Hello,
     Lane,
     LinkLost,
@@ -252,6 +253,10 @@ class Toy:
                     await self._replay(part, frame.message, frame)
         except TimeoutError:
             return
+        except PeerError as error:
+            if part is not None:
+                await part.control.send(Failed("server", f"server {link.peer[-8:]} sent what cannot be: {error}"))
+                await part.control.close()
         except NetworkError as error:
             if part is not None and link in part.attached:
                 await self._report(part, LinkLost(link.peer, str(error), generation))
