@@ -92,23 +92,23 @@ def test_draws_are_uniform_and_of_one_purpose() -> None:
 
 
 def test_shapes_are_those_of_traffic() -> None:
-    """Mean and spread of 2,000 challenges' lengths and times are those of the samples, and none lies outside."""
+    """Mean and spread of 800 challenges' lengths and times are those of the samples, and none lies outside."""
     rng = np.random.default_rng(1)
-    lengths, gaps = np.exp(rng.normal(4, 0.7, 300)).astype(int) + 1, rng.exponential(2.0, 300)
+    lengths, gaps = np.exp(rng.normal(3, 0.7, 300)).astype(int) + 1, rng.exponential(2.0, 300)
     answers = np.exp(rng.normal(5, 0.5, 300)).astype(int) + 1
     sampling = (SamplingParams(), SamplingParams(temperature=0.7, top_p=0.9))
     traffic = Traffic(tuple(lengths.tolist()), tuple(answers.tolist()), tuple(gaps.tolist()), sampling)
-    made = [make_challenge(number.to_bytes(32, "big"), TABLE, traffic) for number in range(2000)]
+    made = [make_challenge(number.to_bytes(32, "big"), TABLE, traffic) for number in range(800)]
     for samples, drawn in (
         (lengths, np.array([len(challenge.prompt) for challenge in made])),
         (answers, np.array([challenge.answer_tokens for challenge in made])),
         (gaps, np.array([challenge.wait_s for challenge in made])),
     ):
         assert samples.min() <= drawn.min() <= drawn.max() <= samples.max()
-        assert np.quantile(drawn, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(samples, [0.1, 0.5, 0.9]), rel=0.15)
+        assert np.quantile(drawn, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(samples, [0.1, 0.5, 0.9]), rel=0.2)
     warm = sum(challenge.sampling.temperature == 0.7 for challenge in made)
-    assert warm == pytest.approx(1000, abs=120)
-    assert len({challenge.sampling.seed for challenge in made}) == 2000
+    assert warm == pytest.approx(400, abs=80)
+    assert len({challenge.sampling.seed for challenge in made}) == 800
 
 
 def test_a_template_longer_than_the_prompt_leaves_one_token() -> None:

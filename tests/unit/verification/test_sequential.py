@@ -74,8 +74,8 @@ def test_the_evidence_of_the_worst_honest_server_has_a_mean_of_one(excesses: tup
 
 @pytest.mark.parametrize("spread", [0.02, 0.3])
 def test_false_alarms_of_the_worst_honest_server_stay_below_the_bound(spread: float) -> None:
-    """x is ± ``spread`` with equal chances, its mean exactly 0; 1,000 windows, at bounds that a simulation can see."""
-    signs = np.random.default_rng(2).choice([-spread, spread], (4000, 1000))
+    """x is ± ``spread`` with equal chances, its mean exactly 0; 600 windows, at bounds that a simulation can see."""
+    signs = np.random.default_rng(2).choice([-spread, spread], (2000, 600))
     errors = HONEST_CEILING * np.exp(signs)
     for bound in (0.05, 0.01):
         rate = np.mean(alarms(errors, bound) > 0)
