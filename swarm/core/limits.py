@@ -30,3 +30,8 @@ MAX_PENDING_STEPS = 64
 """Steps of one session a server holds that are not computed yet."""
 MAX_PENDING_STEP_BYTES = 4 * 1024 * 1024
 """Of steps that wait for an earlier one. Only the two lanes of a session overtake each other, by a few rows."""
+MAX_RECEIPT_BYTES = 1024
+"""Of one receipt's canonical form."""
+MAX_EQUIVOCATION_PROOF_BYTES = 4 * 1024
+MAX_TREE_LEAVES = 4096
+"""Of one Merkle tree. A receipt's trees have 32."""

@@ -12,9 +12,8 @@ import msgspec
 
 from swarm.core.errors import BadProofError, ConfigError, ProtocolViolation
 from swarm.core.keys import verify
-from swarm.verification.receipts import MAX_RECEIPT_BYTES, RECEIPT_DOMAIN, Receipt, Signature, SignedReceipt
-
-MAX_PROOF_BYTES = 4 * 1024
+from swarm.core.limits import MAX_EQUIVOCATION_PROOF_BYTES, MAX_RECEIPT_BYTES
+from swarm.verification.receipts import RECEIPT_DOMAIN, Receipt, Signature, SignedReceipt
 
 _ReceiptBytes = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_RECEIPT_BYTES)]
 
@@ -48,7 +47,7 @@ class EquivocationProof(msgspec.Struct, frozen=True, array_like=True):
     def parse(cls, data: bytes) -> EquivocationProof:
         """Read ``to_bytes``; raise ``BadProofError`` for anything else. What it proves, only ``verify`` says."""
         try:
-            if len(data) > MAX_PROOF_BYTES:
+            if len(data) > MAX_EQUIVOCATION_PROOF_BYTES:
                 raise BadProofError(f"a proof of equivocation of {len(data)} bytes")
             proof = _decoder.decode(data)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from swarm.core.errors import BadProofError, ConfigError
+from swarm.core.limits import MAX_TREE_LEAVES
 
 HASH_BYTES = 32
-MAX_LEAVES = 4096
-"""Of one tree. A receipt's trees have 32."""
 
 _LEAF = b"\x00"
 _NODE = b"\x01"
@@ -30,7 +29,7 @@ def merkle_root(leaf_hashes: Sequence[bytes]) -> bytes:
     """The root over ``leaf_hashes``, 32 bytes. n - 1 hashes, about 1 µs each.
 
     Each must be of 32 bytes, as ``leaf_hash`` makes them: entries of other lengths could run into each other.
-    ``ConfigError`` for none or more than ``MAX_LEAVES``: an empty list has no root.
+    ``ConfigError`` for none or more than ``MAX_TREE_LEAVES``: an empty list has no root.
     """
     _check_count(len(leaf_hashes))
     level = list(leaf_hashes)
@@ -61,7 +60,7 @@ def verify_proof(root: bytes, leaf: bytes, index: int, count: int, proof: Sequen
     ``count`` must come from where ``root`` comes from; the proof says nothing about it. Every length is checked
     before a hash is made.
     """
-    if not (1 <= count <= MAX_LEAVES and 0 <= index < count):
+    if not (1 <= count <= MAX_TREE_LEAVES and 0 <= index < count):
         raise BadProofError(f"a proof for entry {index} of {count}")
     if len(proof) != _proof_length(index, count) or any(len(part) != HASH_BYTES for part in (root, leaf, *proof)):
         raise BadProofError("a proof of another shape than its tree")
@@ -94,5 +93,5 @@ def _node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def _check_count(count: int) -> None:
-    if not 1 <= count <= MAX_LEAVES:
-        raise ConfigError(f"a Merkle tree over {count} leaves, it takes 1 to {MAX_LEAVES}")
+    if not 1 <= count <= MAX_TREE_LEAVES:
+        raise ConfigError(f"a Merkle tree over {count} leaves, it takes 1 to {MAX_TREE_LEAVES}")

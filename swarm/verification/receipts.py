@@ -14,7 +14,7 @@ import msgspec
 from swarm.core.errors import BadProofError, ConfigError, ExpiredReceiptError, MisuseError, ProtocolViolation
 from swarm.core.ids import SECRET_BYTES, SESSION_BYTES
 from swarm.core.keys import SIGNATURE_BYTES, Identity, verify
-from swarm.core.limits import MAX_CONTEXT_TOKENS, MAX_LAYERS, MAX_STAGE_NUMBERS
+from swarm.core.limits import MAX_CONTEXT_TOKENS, MAX_LAYERS, MAX_RECEIPT_BYTES, MAX_STAGE_NUMBERS
 from swarm.core.spans import Span
 from swarm.verification.leaves import RECEIVED, SENT, Leaf
 from swarm.verification.merkle import HASH_BYTES, leaf_hash, merkle_root
@@ -26,7 +26,6 @@ WINDOW_ROWS = 32
 """Windows are absolute: [32w, 32w + 32), whoever signs them."""
 NO_HASH = bytes(HASH_BYTES)
 """The calibration of a server that has none, and the predecessor of a session's first receipt."""
-MAX_RECEIPT_BYTES = 1024
 
 _HASH_DOMAIN = b"swarm/receipt-hash/1\0"
 

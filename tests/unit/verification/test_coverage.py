@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from receipted_chain import CLIENT, EXPIRES_S, NOW_S, SERVERS, Chain, forge, leaves_of, opening, sign
@@ -47,6 +47,7 @@ def check(chain: Chain, receipts: list[SignedReceipt], known: Known = KNOWS_ROWS
     return verify_coverage(receipts, LAYERS, chain.expected, now_s=NOW_S, known=known)
 
 
+@settings(max_examples=40)
 @given(st.sets(st.integers(1, LAYERS - 1), max_size=7), st.permutations(range(8)), st.integers(1, 32))
 def test_every_tiling_in_every_order_covers(cuts: set[int], order: list[int], rows: int) -> None:
     chain = Chain(*sorted(cuts), LAYERS)
@@ -58,6 +59,7 @@ def test_every_tiling_in_every_order_covers(cuts: set[int], order: list[int], ro
     assert (covered.window, covered.rows, covered.unlinked) == (0, rows, ())
 
 
+@settings(max_examples=40)
 @given(st.sets(st.integers(1, LAYERS - 1), min_size=1, max_size=7), st.data())
 def test_no_subset_of_a_chain_covers(cuts: set[int], data: st.DataObject) -> None:
     chain = Chain(*sorted(cuts), LAYERS)

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from receipted_chain import Chain, forge
 
 from swarm.core.errors import BadProofError, BadSignatureError, ConfigError
-from swarm.verification.equivocation import MAX_PROOF_BYTES, EquivocationProof
+from swarm.core.limits import MAX_EQUIVOCATION_PROOF_BYTES
+from swarm.verification.equivocation import EquivocationProof
 from swarm.verification.receipts import SignedReceipt
 
 
@@ -22,7 +23,7 @@ def test_a_proof_stands_alone() -> None:
     data = EquivocationProof.of(one, other).to_bytes()
     assert {*EquivocationProof.parse(data).verify()} == {one.receipt, other.receipt}
     assert EquivocationProof.of(other, one).to_bytes() == data
-    assert len(data) <= MAX_PROOF_BYTES
+    assert len(data) <= MAX_EQUIVOCATION_PROOF_BYTES
 
 
 def test_the_largest_proof_fits() -> None:
@@ -82,8 +83,8 @@ def test_attack_bytes_that_are_no_proof() -> None:
         b"",
         data[:-1],
         data + b"\0",
-        bytes(MAX_PROOF_BYTES + 1),
-        b"\x91" * MAX_PROOF_BYTES,
+        bytes(MAX_EQUIVOCATION_PROOF_BYTES + 1),
+        b"\x91" * MAX_EQUIVOCATION_PROOF_BYTES,
         msgspec.msgpack.encode([*fields, 1]),
         msgspec.msgpack.encode(["equivocation/2", *fields[1:]]),
         msgspec.msgpack.encode([fields[0], [b"x" * 2000, fields[1][1]], fields[2]]),

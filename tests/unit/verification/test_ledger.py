@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from receipted_chain import EXPIRES_S, NOW_S, SERVERS, Chain
 
@@ -28,6 +28,7 @@ def settle(ledger: Ledger, chain: Chain, **options: tuple[str, ...]) -> dict[str
     return ledger.settle(chain.openings[0], expires_s=EXPIRES_S, **options)
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 200), st.integers(1, 8))
 def test_rows_times_layers(rows: int, cut: int) -> None:
     chain, ledger = Chain(cut, 9), Ledger()

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.errors import BadProofError, ConfigError
-from swarm.verification.merkle import MAX_LEAVES, leaf_hash, merkle_proof, merkle_root, verify_proof
+from swarm.core.limits import MAX_TREE_LEAVES
+from swarm.verification.merkle import leaf_hash, merkle_proof, merkle_root, verify_proof
 
 lists = st.lists(st.binary(max_size=8), min_size=1, max_size=40)
 
@@ -92,7 +93,7 @@ def test_attack_inner_node_passed_off_as_a_leaf() -> None:
         (-1, 2, [bytes(32)]),
         (2, 2, [bytes(32)]),
         (0, 0, []),
-        (0, MAX_LEAVES + 1, [bytes(32)] * 13),
+        (0, MAX_TREE_LEAVES + 1, [bytes(32)] * 13),
         (0, 2, []),
         (0, 2, [bytes(32)] * 2),
         (0, 2, [bytes(31)]),
@@ -111,7 +112,7 @@ def test_attack_root_or_leaf_of_another_length() -> None:
 
 
 def test_misuse_is_named() -> None:
-    for wrong in ([], [bytes(32)] * (MAX_LEAVES + 1)):
+    for wrong in ([], [bytes(32)] * (MAX_TREE_LEAVES + 1)):
         with pytest.raises(ConfigError):
             merkle_root(wrong)
         with pytest.raises(ConfigError):

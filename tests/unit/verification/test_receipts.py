@@ -20,10 +20,10 @@ from swarm.core.errors import (
     ProtocolViolation,
 )
 from swarm.core.keys import Identity
+from swarm.core.limits import MAX_RECEIPT_BYTES
 from swarm.verification.leaves import RECEIVED
 from swarm.verification.merkle import leaf_hash, merkle_proof, merkle_root, verify_proof
 from swarm.verification.receipts import (
-    MAX_RECEIPT_BYTES,
     NO_HASH,
     RECEIPT_DOMAIN,
     Opening,
