@@ -14,7 +14,10 @@ from swarm.wire.messages import Open
 
 
 def check_open(opened: Open, info: SpanInfo, announced: Announcement) -> None:
-    """Raise ``RefusedError`` with the precise reason if this server can never serve this OPEN."""
+    """Raise ``RefusedError`` with the precise reason if this server can never serve this OPEN.
+
+    A stage without a next server sends its rows to the client, wherever its span ends: so a server can be probed alone.
+    """
     span = info.span
     if opened.protocol != PROTOCOL_MAJOR:
         raise RefusedError(f"this server speaks protocol {PROTOCOL_MAJOR}, not {opened.protocol}")
@@ -27,8 +30,8 @@ def check_open(opened: Open, info: SpanInfo, announced: Announcement) -> None:
     last = opened.end == info.layer_count
     if opened.head and not (info.head and last):
         raise RefusedError("sampling needs the norm and LM head behind the last layer")
-    if last != (opened.downstream is None):
-        raise RefusedError("every stage but that of the last layer names the next server, and only those do")
+    if last and opened.downstream is not None:
+        raise RefusedError("nobody follows the last layer")
     if opened.numerics and opened.numerics != str(announced.numerics):
         raise RefusedError(f"this server computes in {announced.numerics}, not {opened.numerics}")
 

@@ -33,13 +33,12 @@ from swarm.wire.session import Channel
         ({"model": "other@main#0123456789abcdef"}, "holds"),
         ({"protocol": 2}, "protocol 1"),
         ({"start": 0, "end": 6}, "layers 0:5, not 0:6"),
-        ({"downstream": toward(b"garbage")}, "only those do"),
+        ({"downstream": toward(b"garbage")}, "nobody follows the last layer"),
         ({"start": 1}, "token ids enter"),
         ({"end": 4}, "behind the last layer"),
         ({"kv_tokens": 100_000}, "context is"),
         ({"numerics": "bfloat16"}, "computes in float32"),
         ({"end": 4, "downstream": toward(b"garbage"), "head": False}, "malformed record"),
-        ({"end": 4, "head": False}, "names the next server"),
     ],
 )
 async def test_an_open_that_can_never_be_served(
