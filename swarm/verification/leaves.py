@@ -116,3 +116,59 @@ def row_hashes(digests: Sequence[bytes], token_ids: Sequence[int] | None = None)
     if len(token_ids) != len(digests):
         raise MisuseError(f"{len(token_ids)} token ids for {len(digests)} rows")
     return [row_hash(digest, int(token_id)) for digest, token_id in zip(digests, token_ids, strict=True)]
+
+
+def id_hashes(token_ids: Sequence[int | None]) -> list[bytes]:
+    """``row_hash`` of rows without a tensor: ids on their way into a head server that embeds, or a tail's answers.
+
+    None stands for a row that was not sent at all, because nobody asked for an answer to it.
+    """
+    return [row_hash(NO_ROW, None if token_id is None else int(token_id)) for token_id in token_ids]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a tail with a head said of the last rows of a step: digests of the rows its head read, and its tokens."""
+
+    finals: Sequence[bytes]
+    token_ids: Sequence[int]
+
+
+def step_leaves(
+    first: int,
+    received: Sequence[bytes],
+    outputs: Sequence[bytes],
+    sent: Sequence[bytes] | None,
+    *,
+    sketches: bytes = b"",
+    answers: Answers | None = None,
+) -> list[Leaf]:
+    """The leaves of one step, whose rows stand at ``first`` and on.
+
+    ``received`` and ``sent`` are ``row_hashes``, ``outputs`` digests, all ``[rows]``; ``sketches`` is 16 bytes a row,
+    or empty without a calibration. A tail with a head has ``answers`` for its last rows and ``sent`` is None: it sends
+    its tokens and nothing else. ``MisuseError`` if anything is not there for every row.
+    """
+    rows = len(received)
+    finals: list[bytes] = [b""] * rows
+    tokens: list[int | None] = [None] * rows
+    if answers is not None and answers.token_ids:
+        finals[-len(answers.finals) :] = answers.finals
+        tokens[-len(answers.token_ids) :] = answers.token_ids
+    passed = id_hashes(tokens) if sent is None else sent
+    marks = sketches or NO_SKETCH * rows
+    halves = answers is not None and len(answers.finals) != len(answers.token_ids)
+    if halves or {len(outputs), len(passed), len(finals)} != {rows} or len(marks) != rows * SKETCH_BYTES:
+        raise MisuseError(f"not everything is there for {rows} rows")
+    return [
+        Leaf(
+            first + row,
+            received[row],
+            outputs[row],
+            passed[row],
+            marks[row * SKETCH_BYTES : (row + 1) * SKETCH_BYTES],
+            finals[row],
+            tokens[row],
+        )
+        for row in range(rows)
+    ]

@@ -18,10 +18,13 @@ from swarm.verification.leaves import (
     SENT,
     SKETCH_BYTES,
     TAIL_LEAF_BYTES,
+    Answers,
     Leaf,
     digest_rows,
+    id_hashes,
     row_hash,
     row_hashes,
+    step_leaves,
 )
 
 hashes = st.binary(min_size=32, max_size=32)
@@ -130,3 +133,42 @@ def test_a_row_is_named_with_the_id_that_rode_along() -> None:
     assert row_hashes([digest]) == [row_hash(digest)]
     with pytest.raises(MisuseError):
         row_hashes([digest], [1, 2])
+
+
+def test_what_was_not_sent_has_a_hash_of_its_own() -> None:
+    assert id_hashes([7, None, 0]) == [row_hash(NO_ROW, 7), row_hash(NO_ROW), row_hash(NO_ROW, 0)]
+
+
+def test_leaves_of_a_middle_stages_step() -> None:
+    rows = [digest_rows(1, bytes([place]))[0] for place in range(9)]
+    received, outputs, sent = rows[:3], rows[3:6], rows[6:]
+    expected = [Leaf(10 + row, received[row], outputs[row], sent[row]) for row in range(3)]
+    assert step_leaves(10, received, outputs, sent) == expected
+    sketched = step_leaves(10, received, outputs, sent, sketches=bytes(range(48)))
+    assert [leaf.sketch for leaf in sketched] == [bytes(range(row, row + 16)) for row in (0, 16, 32)]
+
+
+def test_leaves_of_a_tails_step() -> None:
+    """A prompt's last chunk: only its last two rows were to be answered."""
+    rows = [digest_rows(1, bytes([place]))[0] for place in range(6)]
+    leaves = step_leaves(10, rows[:3], rows[3:], None, answers=Answers(rows[:2], [4, 5]))
+    assert [leaf.sent for leaf in leaves] == id_hashes([None, 4, 5])
+    assert [(leaf.final, leaf.token_id) for leaf in leaves] == [(b"", None), (rows[0], 4), (rows[1], 5)]
+    silent = step_leaves(10, rows[:3], rows[3:], None, answers=Answers([], []))
+    assert [leaf.sent for leaf in silent] == id_hashes([None] * 3)
+    for leaf in leaves + silent:
+        assert Leaf.parse(leaf.canonical()) == leaf
+
+
+def test_a_step_with_something_missing() -> None:
+    rows = [bytes(32)] * 3
+    one_final = Answers(rows[:1], [4, 5])
+    for wrong in (
+        lambda: step_leaves(0, rows, rows[:2], rows),
+        lambda: step_leaves(0, rows, rows, rows[:2]),
+        lambda: step_leaves(0, rows, rows, rows, sketches=bytes(47)),
+        lambda: step_leaves(0, rows, rows, None, answers=Answers(rows * 2, [1] * 6)),
+        lambda: step_leaves(0, rows, rows, None, answers=one_final),
+    ):
+        with pytest.raises(MisuseError):
+            wrong()
