@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+from directory_nodes import MODEL, Create, Node, identities, peers_seen, signed
 from namespaces import switch
+
+from swarm.core.keys import Identity
+from swarm.dht.hivemind_directory import HivemindDirectory
+from swarm.dht.keeper import JITTER, MAX_PAUSE_S
+from swarm.runtime.clock import SystemClock
+from swarm.transport.libp2p import Libp2pTransport
 
 OUTAGE_S = 65.0
 CUT_OFF_S = 40.0
@@ -89,3 +98,42 @@ def check_torn(said: dict[str, Any], tokens: list[int]) -> None:
     """The answer that the outage met was finished after all, or ended with a reason and the tokens that are valid."""
     assert said["tokens"][:TOKENS] == tokens[: len(said["tokens"])]
     assert said.get("error") or len(said["tokens"]) == LONG
+
+
+async def test_a_first_node_that_was_restarted_is_found_by_those_who_know_each_other(
+    create: Create, tmp_path: Path
+) -> None:
+    """It has forgotten them, and they have no need of it."""
+    key = tmp_path / "first.key"
+    key.write_bytes(Identity(os.urandom(32)).to_protobuf())
+    first = await start_first(key, 0)
+    others = [await create(first), await create(first)]
+    [server] = identities(1)
+    await others[0][1].publish(*signed(server))
+    port = int(first[0].addresses[0].rpartition("/")[2])
+    await stop(first)
+    async with asyncio.timeout(20.0):  # until nobody counts on it any more
+        while any(first[0].peer_id in directory.keeper._circle.known() for _, directory in others):
+            for _, directory in others:
+                await directory.servers(MODEL)
+            await asyncio.sleep(0.1)
+    assert not any(directory.keeper.alone for _, directory in others)
+
+    again = await start_first(key, port)
+    try:
+        async with asyncio.timeout(MAX_PAUSE_S * JITTER[1] + 10.0):
+            while await peers_seen(again[1]) != [server.peer_id]:  # noqa: ASYNC110  # the others look in real time
+                await asyncio.sleep(0.2)
+    finally:
+        await stop(again)
+
+
+async def start_first(key: Path, port: int) -> Node:
+    transport = await Libp2pTransport.create(key, port=port)
+    return transport, await HivemindDirectory.create(transport.p2p, [], SystemClock())
+
+
+async def stop(node: Node) -> None:
+    transport, directory = node
+    await directory.close()
+    await transport.close()
