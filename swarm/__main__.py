@@ -1,6 +1,9 @@
 """``python -m swarm COMMAND``."""
 
-from swarm.cli.main import main
+from swarm.cli.early import hush
 
 if __name__ == "__main__":
+    hush()
+    from swarm.cli.main import main
+
     raise SystemExit(main())

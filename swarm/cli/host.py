@@ -169,11 +169,15 @@ class Host:
         network = asyncio.create_task(_watch_network(node, server))
         await first_of(loader.signals.stop, server.fatal, doors)
         network.cancel()
-        await self._leave(server, loader.signals.hurry, doors)
+        cut = await self._leave(server, loader.signals.hurry, doors)
         if doors.done() and not doors.cancelled() and (error := doors.exception()) is not None:
             raise error
         if server.fatal.done():
             raise server.fatal.result()
+        if cut is not None:
+            text = f"Stopped at once; {_count(cut, 'session')} cut short, the announcement is withdrawn."
+            self.console.event("stopped", text, cut=cut)
+            return STOPPED_EARLY
         self.console.event("stopped", "Stopped; the announcement is withdrawn.")
         return 0
 
@@ -230,8 +234,11 @@ class Host:
             missing=[[span.start, span.end] for span in missing],
         )
 
-    async def _leave(self, server: Server, hurry: asyncio.Event, doors: asyncio.Task[None]) -> None:
-        """Drain, unless a second signal or a fatal error says to go at once."""
+    async def _leave(self, server: Server, hurry: asyncio.Event, doors: asyncio.Task[None]) -> int | None:
+        """Drain, unless a second signal or a fatal error says to go at once.
+
+        How many sessions a second signal cut short; None without one.
+        """
         running = len(server.table)
         if running and not server.fatal.done():
             text = f"Leaving: {_count(running, 'session')} may finish. Ctrl-C again to go at once."
@@ -239,17 +246,16 @@ class Host:
         doors.cancel()
         with contextlib.suppress(asyncio.CancelledError, SwarmError):
             await doors
-        if server.fatal.done() or hurry.is_set():
-            await server.leave()
-            return
-        stopping = asyncio.create_task(server.stop())
+        stopping = asyncio.create_task(server.leave() if server.fatal.done() else server.stop())
         await first_of(hurry, stopping)
-        if not stopping.done():
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
-            await server.leave()
-        else:
+        if stopping.done():
             await stopping
+            return None
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        cut = len(server.table)
+        await server.leave()
+        return cut
 
 
 async def _while_announced(announcer: Announcer, work: Coroutine[Any, Any, T]) -> T:

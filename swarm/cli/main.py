@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from swarm import __version__
+from swarm.cli.early import listen
 from swarm.core.errors import CapacityError, MisuseError, NetworkError, PeerError, SwarmError
 from swarm.runtime.logs import LEVELS, printable, setup_logging
 
@@ -56,6 +57,7 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     _mend_streams()
     options = parser.parse_args(arguments)
     try:
+        listen()
         setup_logging(options.log_level, verbosity=options.verbose, json_lines=getattr(options, "json", False))
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)

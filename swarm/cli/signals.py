@@ -1,28 +1,45 @@
-"""Ctrl-C and SIGTERM, and waiting for whatever ends a server first."""
+"""Ctrl-C, SIGTERM and a closed terminal, and waiting for whatever ends a server first."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 STOPPED_EARLY = 130
-"""Exit code of a server that was told to stop before it was ready."""
+"""Exit code of a server that was told to stop before it was ready, or to stop at once."""
+ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """What Ctrl-C and SIGTERM ask for: the first to ``stop`` in good order, a second one to ``hurry``."""
+    """What Ctrl-C and SIGTERM ask for: the first to ``stop`` in good order, a second one to ``hurry``.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    So does a closed terminal (SIGHUP), which never hurries: one may be told several times. Who started the process
+    with it ignored (``nohup``) wants it to live on.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, outputs: Sequence[int] = (1, 2)) -> None:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self._terminals = [output for output in outputs if os.isatty(output)]
+        for number in ENDS:
             loop.add_signal_handler(number, self._received)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 
     def _received(self) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
+
+    def _hung_up(self) -> None:
+        """Leave, and write to where the terminal was no more: each write would fail, and leaving with it."""
+        with open(os.devnull, "wb") as nowhere:
+            for output in self._terminals:
+                os.dup2(nowhere.fileno(), output)
+        self._terminals = []
+        self.stop.set()
 
 
 @contextlib.contextmanager
@@ -36,7 +53,7 @@ def stop_imports() -> Iterator[None]:
     def leave(*_: object) -> None:
         raise SystemExit(STOPPED_EARLY)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, leave) for number in ENDS}
     try:
         yield
     finally:

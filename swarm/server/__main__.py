@@ -2,7 +2,10 @@
 
 import sys
 
-from swarm.cli.main import serve
+from swarm.cli.early import hush
 
 if __name__ == "__main__":
+    hush()
+    from swarm.cli.main import serve
+
     raise SystemExit(serve(sys.argv[1:]))
