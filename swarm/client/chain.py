@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from swarm.client.diagnosis import WORD, Diagnosis, Loss
+from swarm.client.diagnosis import LINK, WORD, Diagnosis, Loss
 from swarm.client.entrance import Entrance
 from swarm.client.member import Member, Patience, SessionParts
 from swarm.client.mend import Attempt, AttemptFailed, Rows, blame
@@ -274,8 +274,8 @@ class Chain:
                 raise ProtocolViolation("only the last server sends results")
             self._pending.resolve(message, frame)
         elif isinstance(message, LinkLost):
-            self._diagnosis.told(member.number, message)
-            self._weigh()
+            if self._diagnosis.told(member.number, message):
+                self._weigh()
         elif isinstance(message, Replayed) and self._attempt is not None:
             self._attempt.hear(member, message)
         elif isinstance(message, Pace) and self.on_pace is not None and member in self._members:
@@ -287,8 +287,7 @@ class Chain:
 
     def on_loss(self, member: Member, weight: int, loss: Loss) -> None:
         """See ``Ears``."""
-        if not member.parted:
-            self._diagnosis.saw(member.number, weight, loss)
+        if not member.parted and self._diagnosis.saw(member.number, weight, loss):
             self._weigh()
 
     def give_up(self, place: int, loss: Loss) -> None:
@@ -298,14 +297,13 @@ class Chain:
         """
         if not 0 <= place < len(self._members):
             raise MisuseError(f"the chain has no place {place}")
-        self._diagnosis.saw(self._members[place].number, WORD, loss)
+        weight = LINK if loss.kind == "slow" else WORD  # it may turn out to be gone
+        self._diagnosis.saw(self._members[place].number, weight, loss)
         self._judge()
 
     def _weigh(self) -> None:
         """There is new evidence: wait a moment for better, then judge."""
         numbers = self._seated
-        if self._closing is not None or not numbers:
-            return
         if any(number in self._diagnosis.lost for number in numbers):
             wait_s = BLAME_WAIT_S
         elif self._diagnosis.cuts(numbers):
@@ -313,7 +311,7 @@ class Chain:
         else:
             return
         loop = asyncio.get_running_loop()
-        if self._timer is None or self._timer.when() > loop.time() + wait_s:
+        if self._closing is None and (self._timer is None or self._timer.when() > loop.time() + wait_s):
             self._stop_timer()
             self._timer = loop.call_later(wait_s, self._judge)
 
@@ -324,6 +322,8 @@ class Chain:
     def _judge(self) -> None:
         """If somebody is lost, or a link: end the attempt that is under way, or else the steps."""
         self._stop_timer()
+        if self._closing is not None:
+            return
         numbers, attempt = self._seated, self._attempt
         lost = any(number in self._diagnosis.lost for number in numbers)
         if attempt is not None:

@@ -86,41 +86,47 @@ class Diagnosis:
 
     # -- evidence -------------------------------------------------------------------------------------------
 
-    def saw(self, number: int, weight: int, loss: Loss) -> None:
-        """The client's own evidence of a server. The heaviest counts, of equal ones the first."""
+    def saw(self, number: int, weight: int, loss: Loss) -> bool:
+        """The client's own evidence of a server; False if there is as good already: the heaviest counts, then the first."""
         if number in self._seen and self._seen[number][0] >= weight:
-            return
+            return False
         self._seen[number] = (weight, loss)
         order = [seat.number for seat in self._seats]
         if loss.kind in TELLING and number in order:
             self._before[number] = tuple(order[: order.index(number)])
+        return True
 
-    def told(self, reporter: int, message: LinkLost) -> None:
-        """A server's word that it lost a neighbour.
+    def told(self, reporter: int, message: LinkLost) -> bool:
+        """A server's word that it lost a neighbour; False if that is nothing new.
 
         That of an older generation, or of somebody who is its neighbour no more, is old news. Raises
         ``ProtocolViolation`` for one of a generation to come, or about somebody who never was its neighbour.
         """
         place = next((place for place, seat in enumerate(self._seats) if seat.number == reporter), None)
         if place is None:
-            return
+            return False
         if message.generation > self._generation:
             raise ProtocolViolation(f"a link lost in generation {message.generation}, and this is {self._generation}")
         if message.peer not in self._beside[reporter]:
             raise ProtocolViolation(f"it lost {message.peer[-8:]}, who never was its neighbour")
         if message.generation < self._generation:
-            return
+            return False
         if message.peer == self._client and place == 0:
             me = self._seats[0]
-            self.saw(reporter, LINK, Loss("gone", PeerLostError(f"server {me.name} lost this client", peer=me.peer)))
-        for seat in (*self._seats[max(place - 1, 0) : place], *self._seats[place + 1 : place + 2]):
-            if seat.peer == message.peer:
-                error = PeerLostError(f"server {seat.name} was lost: {message.reason}", peer=seat.peer)
-                self._tell((reporter, seat.number), error)
+            error = PeerLostError(f"server {me.name} lost this client", peer=me.peer)
+            return self.saw(reporter, LINK, Loss("gone", error))
+        beside = (*self._seats[max(place - 1, 0) : place], *self._seats[place + 1 : place + 2])
+        new = [
+            self._tell((reporter, seat.number), seat, message.reason) for seat in beside if seat.peer == message.peer
+        ]
+        return any(new)
 
-    def _tell(self, link: tuple[int, int], error: SwarmError) -> None:
-        if link not in self._told or self._told[link][0] < self._generation:
-            self._told[link] = (self._generation, error)
+    def _tell(self, link: tuple[int, int], lost: Seat, reason: str) -> bool:
+        if link in self._told and self._told[link][0] == self._generation:
+            return False
+        error = PeerLostError(f"server {lost.name} was lost: {reason}", peer=lost.peer)
+        self._told[link] = (self._generation, error)
+        return True
 
     def settle(self) -> None:
         """The chain is whole: links that were cut in earlier generations are no more."""

@@ -360,6 +360,19 @@ async def test_a_slow_server_goes_on_if_its_replacement_fails(toys: ToySwarm) ->
     assert not talk.chain.suspects
 
 
+async def test_a_slow_server_that_goes_away_is_gone(toys: ToySwarm) -> None:
+    first = await toys.several(*SPANS)
+    talk = await toys.talk(*first)
+    await lose(toys, talk, first[1], "slow")
+    await toys.crash(first[1])
+    await asyncio.sleep(0.2)
+    assert talk.chain.lost[1].kind == "gone"
+    await talk.chain.close()
+    talk.chain.give_up(0, Loss("late", PeerLostError("late", peer=first[0].peer)))
+    with pytest.raises(MisuseError):
+        talk.chain.give_up(3, Loss("late", PeerLostError("late")))
+
+
 @pytest.mark.parametrize("how", ["cancelled", "closed"])
 async def test_cut_short_at_any_moment(toys: ToySwarm, how: str) -> None:
     """Cancelled, another attempt follows; closed, nothing does. The fixture looks for what was left behind."""
