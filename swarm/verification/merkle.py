@@ -84,7 +84,8 @@ def _proof_length(index: int, count: int) -> int:
 
 
 def _next_level(level: list[bytes]) -> list[bytes]:
-    above = [_node_hash(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+    pairs = zip(level[::2], level[1::2], strict=False)
+    above = [sha256(_NODE + left + right).digest() for left, right in pairs]
     return above + level[-1:] if len(level) % 2 else above
 
 

@@ -162,13 +162,12 @@ def test_leaves_of_a_tails_step() -> None:
 
 def test_a_step_with_something_missing() -> None:
     rows = [bytes(32)] * 3
-    one_final = Answers(rows[:1], [4, 5])
-    for wrong in (
-        lambda: step_leaves(0, rows, rows[:2], rows),
-        lambda: step_leaves(0, rows, rows, rows[:2]),
-        lambda: step_leaves(0, rows, rows, rows, sketches=bytes(47)),
-        lambda: step_leaves(0, rows, rows, None, answers=Answers(rows * 2, [1] * 6)),
-        lambda: step_leaves(0, rows, rows, None, answers=one_final),
-    ):
+    with pytest.raises(MisuseError):
+        step_leaves(0, rows, rows[:2], rows)
+    with pytest.raises(MisuseError):
+        step_leaves(0, rows, rows, rows[:2])
+    with pytest.raises(MisuseError):
+        step_leaves(0, rows, rows, rows, sketches=bytes(47))
+    for answers in (Answers(rows * 2, [1] * 6), Answers(rows[:1], [4, 5]), Answers(rows, [])):
         with pytest.raises(MisuseError):
-            wrong()
+            step_leaves(0, rows, rows, None, answers=answers)
