@@ -87,7 +87,7 @@ class Diagnosis:
     # -- evidence -------------------------------------------------------------------------------------------
 
     def saw(self, number: int, weight: int, loss: Loss) -> bool:
-        """The client's own evidence of a server; False if there is as good already: the heaviest counts, then the first."""
+        """Note own evidence of a server; False if there is as good already: the heaviest counts, then the first."""
         if number in self._seen and self._seen[number][0] >= weight:
             return False
         self._seen[number] = (weight, loss)
