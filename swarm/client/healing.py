@@ -71,6 +71,8 @@ class Healer:
         self._attempts = 0
         self._waited_s = 0.0
         self._all_late = False
+        self._proven = True
+        self._counted: set[int] = set()
         self._relinked: set[tuple[PeerId, PeerId]] = set()
         self.chain.on_pace = self._paced
 
@@ -107,6 +109,7 @@ class Healer:
 
     def progressed(self) -> None:
         """A step came through: whatever happens next is new trouble."""
+        self._proven = True
         if self._attempts or self._all_late or self._relinked:
             self._progressed()
 
@@ -206,8 +209,9 @@ class Healer:
         """What is broken at this moment; who is lost is asked again only when nobody else is left."""
         chain = self.chain
         damage = Damage(chain.stages, dict(chain.lost), chain.cuts)
-        for place, loss in damage.lost.items():
-            self._casualties.note(chain.stages[place].peer, loss.kind)
+        for place in damage.lost.keys() - self._counted:
+            self._casualties.note(chain.stages[place].peer, damage.lost[place].kind)
+        self._counted |= damage.lost.keys()
         return damage
 
     def _find(self, outlook: Outlook, damage: Damage, mercy: Mercy) -> Find:
@@ -283,6 +287,10 @@ class Healer:
         for stage in lost:
             if not self._casualties.knows(stage.peer) and stage.peer not in {other.peer for other in newcomers}:
                 self._casualties.note(stage.peer, "slow")  # it lives, and was replaced for a link of its own
+        if not self._proven and self.heals and not self.heals[-1].replaced_by:  # a link made anew that did not hold
+            heal = replace(heal, pause_s=heal.pause_s + self.heals.pop().pause_s)
+        self._proven = False
+        self._counted.clear()
         self.heals.append(replace(heal, lost=served_by(lost), replaced_by=served_by(newcomers)))
         numerics = {str(stage.announcement.numerics) for stage in (*lost, *self.chain.stages)}
         self._exact = self._exact and len(numerics) == 1
