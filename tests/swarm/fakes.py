@@ -14,6 +14,7 @@ from swarm.core.announcement import State
 from swarm.core.errors import GenerationInterruptedError, PeerError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
+from swarm.core.records import sign_record
 from swarm.core.spans import Span
 from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.transport.framing import FrameStream
@@ -56,6 +57,13 @@ def step(seq: int = 0, keep: int = 0, rows: int = 1, **changes: Any) -> Step:
 def toward(record: bytes, stage: int = 1) -> Downstream:
     """The next server in an OPEN or a RELINK."""
     return Downstream(record, stage, OTHER_SECRET)
+
+
+def signed(swarm: Swarm, node: Node, **changes: Any) -> bytes:
+    """A genuine announcement of a server that is nobody's in the swarm."""
+    stranger = swarm.identity()
+    fields = {"peer": stranger.peer_id, "start": 3, "end": 5, "expires_s": swarm.clock.wall_s() + 60.0} | changes
+    return sign_record(stranger, swarm.announcement(node.transport, node.engine, **fields))
 
 
 class FakeClient:

@@ -11,6 +11,7 @@ from fakes import (
     IDS,
     FakeClient,
     ended,
+    signed,
     toward,
 )
 from harness import Node, Swarm
@@ -90,13 +91,6 @@ async def test_a_forged_announcement_of_the_next_server_is_refused(
     assert isinstance(reply, Refused)
     assert "expires in" in reply.reason
     await swarm.check_free()
-
-
-def signed(swarm: Swarm, node: Node, **changes: Any) -> bytes:
-    """A genuine announcement of a server that is nobody's in the swarm."""
-    stranger = swarm.identity()
-    fields = {"peer": stranger.peer_id, "start": 3, "end": 5, "expires_s": swarm.clock.wall_s() + 60.0} | changes
-    return sign_record(stranger, swarm.announcement(node.transport, node.engine, **fields))
 
 
 @pytest.mark.parametrize(
