@@ -21,8 +21,7 @@ class Requests(msgspec.Struct, frozen=True, array_like=True):
 
 
 def shuns_audits(audits: Requests, traffic: Requests, *, false_alarm: float) -> bool:
-    """True if audits were refused so much more often than traffic that it is no accident. To be asked after every
-    audit.
+    """True if audits were refused so much more often than traffic that it is no accident. Ask after every audit.
 
     Fisher's exact test, one-sided: if it cannot tell or does not care which request is an audit, then every choice of
     ``audits.asked`` among all requests is as likely to be the audits, and P(at least so many refusals among them) is

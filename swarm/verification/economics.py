@@ -95,8 +95,7 @@ def rate_for_probability(strikes: int, detection: float, windows: int, probabili
 
 
 def honest_ejection(audits: int, false_rate: float, strikes: int) -> float:
-    """P(Binomial(M, f) >= K): that an honest server is ejected within M audits, each of which strikes it falsely with
-    f.
+    """P(Binomial(M, f) >= K): an honest server is ejected within M audits that each strike it falsely with f.
 
     Exact if false strikes are independent. A fault of a machine or a way to compute that fails once fails again: then
     f says nothing, which is why a session gives one strike at most.

@@ -1,5 +1,4 @@
-"""A test that looks at every window and never errs often: is this server's error, on average, above the honest
-ceiling?
+"""A test of every window, however many: does a server's error lie, on average, above what honest servers reach?
 
 Undeclared int8 weights give e of 0.025 to 0.047, below what fails a window. But they give it in every window.
 
@@ -27,25 +26,27 @@ from collections.abc import Sequence
 import msgspec
 
 from swarm.core.errors import ConfigError
+from swarm.core.numerics import Numerics
 
 HONEST_CEILING = 0.025
 """e that honest servers reach at most, across kernels, dtypes, prefill and decode (DESIGN 9)."""
+CEILINGS = {"float32": 0.001, "float16": 0.005, "bfloat16": HONEST_CEILING}
+"""The same by the coarsest dtype that takes part; else bfloat16 could be sold as float32. Measured on SmolLM2 against
+float32: below 0.0001, 0.002 and 0.016 for ten layers. Two servers of one dtype lie sqrt(2) times further apart."""
 FALSE_ALARM = 1e-6
 """P(an honest server is ever accused)."""
 LOWEST, HIGHEST = -0.35, 0.63
-"""Where x is cut off. Below: what one good window can take back. Above, ln(0.047 / 0.025): a single freak window, or
-a
-few, must not decide; what is worse than int8 weights is for the strikes."""
+"""Where x is cut off. Below: what one good window can take back. Above, ln(0.047 / 0.025): a single freak window must
+not decide, nor a few; what is worse than int8 weights is for the strikes."""
 BETS = (0.7, 1.4, 2.6)
 """Each below 1 / 0.35, so that no window takes all. Large ones find large differences soon, small ones small ones."""
 
 
 class Suspicion(msgspec.Struct, frozen=True, array_like=True):
-    """What the windows of one server so far say: their number, and for every bet the logarithm of its sum over k <=
-    n.
+    """What the windows of one server so far say: their number, and the logarithm of every bet's sum over k <= n.
 
     Feed it every window that counted, in order, whichever way it was judged: leaving out good or bad ones breaks the
-    bound.
+    bound. ``ceiling`` may differ from window to window, as long as it does not depend on the window's own rows.
     """
 
     windows: int = 0
@@ -54,7 +55,7 @@ class Suspicion(msgspec.Struct, frozen=True, array_like=True):
     def after(self, error: float, *, ceiling: float = HONEST_CEILING) -> Suspicion:
         """The suspicion after one more window with ``error`` (e; infinity where nothing could be compared). O(1).
 
-        Raises ``ConfigError`` unless ``ceiling`` is positive. Give the same one for all windows of a server.
+        Raises ``ConfigError`` unless ``ceiling`` is positive.
         """
         if not 0 < ceiling < math.inf:
             raise ConfigError(f"an honest ceiling of {ceiling:g}", hint="give a positive number, like 0.025")
@@ -79,6 +80,18 @@ class Suspicion(msgspec.Struct, frozen=True, array_like=True):
     def accuses(self, false_alarm: float = FALSE_ALARM) -> bool:
         """True once the evidence reaches 1 / ``false_alarm``. It may fall again; the first time is what counts."""
         return self.log_evidence >= -math.log(false_alarm)
+
+
+def honest_ceiling(declared: Numerics, reference: Numerics) -> float:
+    """The ceiling for a server of ``declared`` numerics against a ``reference``: that of the coarsest dtype of both.
+
+    Quantized weights are computed with in other ways on other machines, so for them it is the largest. For dtypes
+    that are ``known``.
+    """
+    both = (declared, reference)
+    if any(numerics.quantization != "none" for numerics in both):
+        return HONEST_CEILING
+    return max(CEILINGS[dtype] for numerics in both for dtype in (numerics.dtype, numerics.kv_dtype or numerics.dtype))
 
 
 def log_excess(error: float, ceiling: float) -> float:

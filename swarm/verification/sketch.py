@@ -52,8 +52,7 @@ class Sketcher:
         return cls(weights.astype(np.float32), by_position.astype(np.float32))
 
     def sketch(self, update: Floats, *, first: int) -> Sketches:
-        """Sketches, int8 ``[n, 16]``, of updates ``[n, hidden]`` (output minus input, not whitened) from ``first``
-        on.
+        """Sketches, int8 ``[n, 16]``, of updates ``[n, hidden]`` (not whitened) from position ``first`` on.
 
         In float32: 33 · hidden operations a row. What is not finite becomes zero. Two machines may differ by one step
         where a value lies between two.

@@ -13,7 +13,7 @@ import msgspec
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
 from swarm.verification.answering import Requests, shuns_audits
-from swarm.verification.sequential import FALSE_ALARM, HONEST_CEILING, Suspicion
+from swarm.verification.sequential import FALSE_ALARM, Suspicion
 from swarm.verification.verdict import Outcome
 
 TRUSTED = ""
@@ -33,7 +33,7 @@ class Policy:
     A new one is audited in every window for ``probation_windows``, then the rate halves every ``halving_windows``
     audited windows until it is q: 126 windows more for q = 3 %. ``escalation_windows`` are audited after a strike or
     an accusation. ``strikes_to_eject`` is K; ``false_alarm`` bounds how often each test ever errs about an honest
-    server, and ``ceiling`` is its largest e.
+    server.
     """
 
     audit_rate: float = 0.03
@@ -42,19 +42,19 @@ class Policy:
     escalation_windows: int = 200
     strikes_to_eject: int = 2
     false_alarm: float = FALSE_ALARM
-    ceiling: float = HONEST_CEILING
 
     def __post_init__(self) -> None:
         counts = self.probation_windows, self.escalation_windows, self.halving_windows - 1, self.strikes_to_eject - 1
-        if min(counts) < 0 or not (0 <= self.audit_rate <= 1 and 0 < self.false_alarm < 1 and self.ceiling > 0):
+        if min(counts) < 0 or not (0 <= self.audit_rate <= 1 and 0 < self.false_alarm < 1):
             raise ConfigError(f"no such policy: {self}")
 
 
 class Evidence(msgspec.Struct, frozen=True, array_like=True):
-    """The suspicion by one ``reference``: an auditor's peer id, or ``TRUSTED``."""
+    """The suspicion by one ``reference``: an auditor's peer id, or ``TRUSTED``; ``accused``: it was ever enough."""
 
     reference: str
     suspicion: Suspicion
+    accused: bool = False
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -103,36 +103,49 @@ def audit_rate(standing: Standing, policy: Policy) -> float:
     return max(policy.audit_rate, float(0.5**halvings))
 
 
-def window_audited(standing: Standing, policy: Policy, outcome: Outcome, error: float, *, reference: str) -> Standing:
+def window_audited(
+    standing: Standing, policy: Policy, outcome: Outcome, error: float, *, reference: str, ceiling: float | None
+) -> Standing:
     """After one audited window, whatever its outcome; an uncounted one changes nothing.
 
-    ``error`` is e against ``reference``. It feeds the sequential test of that reference alone, for an auditor that
-    lies a little could else accuse anybody without ever being outvoted: ejection takes the own replica's evidence, or
-    that of two auditors. An auditor's standing deserves the same window with the roles exchanged. A hard failure by
-    itself is no strike: arbitration confirms it (``struck``) or not.
+    ``error`` is e against ``reference``, ``ceiling`` what an honest server may reach (``sequential.honest_ceiling``),
+    None where nobody knows: for mixtures of experts without own thresholds, and for rows as a lossy codec left them.
+    It feeds the sequential test of that reference alone, for an auditor that lies a little could else accuse anybody
+    without ever being outvoted: ejection takes the own replica's evidence, or that of two auditors. An auditor's
+    standing deserves the same window with the roles exchanged. A hard failure by itself is no strike: arbitration
+    confirms it (``struck``) or not.
     """
     if outcome is Outcome.UNCOUNTED:
         return standing
-    known = {entry.reference: entry.suspicion for entry in standing.evidence}
-    known[reference] = known.get(reference, Suspicion()).after(error, ceiling=policy.ceiling)
-    if len(known) > MAX_REFERENCES:
-        others = {name: suspicion for name, suspicion in known.items() if name not in (TRUSTED, reference)}
-        del known[min(others, key=lambda name: others[name].log_evidence)]
-    accusers = [name for name, suspicion in known.items() if suspicion.accuses(policy.false_alarm)]
+    evidence = standing.evidence
+    if ceiling is not None:
+        evidence = _with_window(evidence, reference, error, ceiling, policy.false_alarm)
     changed = msgspec.structs.replace(
-        standing,
-        audited=standing.audited + 1,
-        raised=max(standing.raised - 1, 0),
-        evidence=tuple(Evidence(name, suspicion) for name, suspicion in sorted(known.items())),
+        standing, audited=standing.audited + 1, raised=max(standing.raised - 1, 0), evidence=evidence
     )
+    accusers = {entry.reference for entry in evidence if entry.accused}
     if TRUSTED in accusers or len(accusers) >= 2:
         return _eject(changed, "its errors are above what honest servers reach, window after window")
     return changed
 
 
+def _with_window(
+    evidence: tuple[Evidence, ...], reference: str, error: float, ceiling: float, false_alarm: float
+) -> tuple[Evidence, ...]:
+    """With one more window by ``reference``; beyond ``MAX_REFERENCES`` the weakest of the others is dropped."""
+    known = {entry.reference: entry for entry in evidence}
+    before = known.get(reference, Evidence(reference, Suspicion()))
+    suspicion = before.suspicion.after(error, ceiling=ceiling)
+    known[reference] = Evidence(reference, suspicion, before.accused or suspicion.accuses(false_alarm))
+    if len(known) > MAX_REFERENCES:
+        others = [entry for entry in known.values() if entry.reference not in (TRUSTED, reference)]
+        weakest = min(others, key=lambda entry: (entry.accused, entry.suspicion.log_evidence))
+        del known[weakest.reference]
+    return tuple(known.values())
+
+
 def struck(standing: Standing, policy: Policy, occasion: bytes) -> Standing:
-    """After a confirmed hard failure. ``occasion`` names what it was about, best the session: one session, one
-    strike.
+    """After a confirmed hard failure. ``occasion`` names what it was about, best the session: it gives one strike.
 
     For what goes wrong once in a session (a flipped bit in a cache) goes wrong in every window after it. A second
     strike for the same occasion changes nothing. Raises the audit rate; what is kept of the server's earlier work
@@ -181,8 +194,7 @@ def _eject(standing: Standing, reason: str) -> Standing:
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """Pairs of servers whose common link broke: one of them lies, nobody knows which, so they are not put side by
-    side.
+    """Pairs of servers whose common link broke: nobody knows which of them lies, so they are not put side by side.
 
     In the order in which they came; within a pair the smaller id first.
     """

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.errors import ConfigError
+from swarm.core.numerics import Numerics
 from swarm.verification.sequential import (
     BETS,
     FALSE_ALARM,
@@ -20,6 +21,7 @@ from swarm.verification.sequential import (
     HONEST_CEILING,
     LOWEST,
     Suspicion,
+    honest_ceiling,
     log_excess,
     windows_to_accuse,
 )
@@ -117,6 +119,16 @@ def test_the_windows_it_takes_are_told(error: float) -> None:
     for before in (0, 200):
         window = int(alarms(np.concatenate([np.full((1, before), 0.012), errors], axis=1))[0]) - before
         assert windows_to_accuse([error], honest_before=before) == pytest.approx(window, rel=0.2)
+
+
+def test_the_ceiling_is_that_of_the_coarsest_dtype() -> None:
+    """So bfloat16 that is declared as float32 is found, though it passes every window."""
+    whole, half, brain = (Numerics(dtype) for dtype in ("float32", "float16", "bfloat16"))
+    assert honest_ceiling(brain, whole) == honest_ceiling(whole, brain) == honest_ceiling(brain, half) == 0.025
+    assert honest_ceiling(whole, whole) < honest_ceiling(half, whole) < honest_ceiling(brain, whole)
+    assert honest_ceiling(Numerics("float32", kv_dtype="bfloat16"), whole) == 0.025
+    assert honest_ceiling(Numerics("float32", "int8"), Numerics("float32", "int8")) == 0.025
+    assert windows_to_accuse([0.013], ceiling=honest_ceiling(whole, whole)) < 17
 
 
 def test_what_it_never_finds() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
+from swarm.verification.sequential import HONEST_CEILING
 from swarm.verification.strikes import (
     MAX_APART,
     MAX_OCCASIONS,
@@ -39,14 +40,16 @@ Step = Callable[[Standing], Standing]
 
 def audited(standing: Standing, count: int, *, error: float = GOOD, reference: str = TRUSTED) -> Standing:
     for _ in range(count):
-        standing = window_audited(standing, POLICY, Outcome.PASS, error, reference=reference)
+        standing = window_audited(standing, POLICY, Outcome.PASS, error, reference=reference, ceiling=HONEST_CEILING)
     return standing
 
 
 references = st.sampled_from([TRUSTED, *(f"auditor {number}" for number in range(MAX_REFERENCES + 2))])
 steps: st.SearchStrategy[Step] = st.one_of(
     st.builds(
-        lambda outcome, error, reference: lambda s: window_audited(s, POLICY, outcome, error, reference=reference),
+        lambda outcome, error, reference: lambda s: window_audited(
+            s, POLICY, outcome, error, reference=reference, ceiling=HONEST_CEILING
+        ),
         st.sampled_from(list(Outcome)), st.floats(0, 1), references,
     ),
     st.builds(lambda count: lambda s: audited(s, count, error=INT8), st.integers(0, 40)),
@@ -92,7 +95,7 @@ def test_probation_is_of_audited_windows() -> None:
     standing = audited(Standing(), 49)
     for _ in range(200):
         standing = traffic_asked(standing, answered=True)
-        standing = window_audited(standing, POLICY, Outcome.UNCOUNTED, 0.01, reference=TRUSTED)
+        standing = window_audited(standing, POLICY, Outcome.UNCOUNTED, 0.01, reference=TRUSTED, ceiling=HONEST_CEILING)
     assert on_probation(standing, POLICY)
     assert not on_probation(audited(standing, 1), POLICY)
 
@@ -127,6 +130,20 @@ def test_one_lying_auditor_ejects_nobody() -> None:
     standing = audited(standing, 200, error=GOOD, reference="good one")
     assert not standing.ejected
     assert audited(standing, 60, error=INT8, reference="another").ejected
+
+
+def test_an_accusation_by_evidence_stays_until_a_second_comes() -> None:
+    """Two auditors that looked at different times are two."""
+    standing = audited(Standing(), 60, error=INT8, reference="first")
+    standing = audited(standing, 500, error=GOOD, reference="first")
+    assert audited(standing, 60, error=INT8, reference="second").ejected
+
+
+def test_without_a_known_ceiling_windows_count_and_accuse_nobody() -> None:
+    standing = Standing()
+    for _ in range(200):
+        standing = window_audited(standing, POLICY, Outcome.SOFT, 0.5, reference=TRUSTED, ceiling=None)
+    assert (standing.audited, standing.ejected, standing.evidence) == (200, "", ())
 
 
 def test_an_auditor_that_accuses_is_not_pushed_out_by_others() -> None:
