@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.wire.messages import Pace
+from swarm.wire.messages import MAX_SECONDS, Pace
 
 PACE_EVERY_S = 1.0
 
@@ -28,4 +28,4 @@ class Paces:
             return None
         step_s = self._took_s / self._steps if self._steps else None
         self._took_s, self._steps, self._worked = 0.0, 0, False
-        return Pace(step_s, held_s or 0.0)
+        return Pace(None if step_s is None else min(step_s, MAX_SECONDS), min(held_s or 0.0, MAX_SECONDS))

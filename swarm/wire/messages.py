@@ -41,7 +41,8 @@ Stage = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGE_NUMBERS)]
 """A name, not a place: the client numbers the stages of a session as it opens them, newcomers after a heal go on."""
 Hops = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)]
 Layer = Annotated[int, msgspec.Meta(ge=0, le=MAX_LAYERS)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+MAX_SECONDS = 3600.0
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 """Of a duration; a NaN does not fit either."""
 Logprob = Annotated[float, msgspec.Meta(le=1e-3)]
 """At most 0 but for rounding, and so never NaN; minus infinity is a token that a filter removed."""
