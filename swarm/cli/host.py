@@ -152,6 +152,7 @@ class Host:
             max_sessions=self.options.max_sessions,
             idle_timeout_s=self.options.idle_timeout,
             drain_timeout_s=self.options.drain_timeout,
+            replay_mb=self.options.replay_mb,
             region=self.options.region,
             public_name=self.options.public_name,
         )

@@ -87,6 +87,9 @@ def _add_computing(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of the weights, by bitsandbytes")
     how.add_argument("--kv-tokens", type=int, metavar="N", help="KV budget over all sessions (default: a quarter of "
                      "free memory)")  # fmt: skip
+    how.add_argument("--replay-mb", type=float, metavar="MB", help="what is kept of rows sent on, to feed whoever takes "
+                     "over from the next server (default: room for all of the KV's; 0: nothing, healing is "
+                     "slower)")  # fmt: skip
     how.add_argument("--max-memory", nargs="+", default=[], metavar="DEVICE=SIZE", help="spread the span over several "
                      "devices, GPUs first: 0=8GB 1=8GB cpu=16GB")  # fmt: skip
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of one forward (default: torch's choice)")
@@ -160,6 +163,8 @@ def _check_figures(options: argparse.Namespace) -> None:
     for flag in ("idle_timeout", "drain_timeout"):
         if not getattr(options, flag) >= 0:  # a NaN fails this too
             raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
+    if options.replay_mb is not None and not 0 <= options.replay_mb < float("inf"):
+        raise ConfigError(f"--replay-mb is {options.replay_mb}", hint="give 10^6 bytes from 0 on")
     for flag in ("rebalance_every", "claim_wait", "move_gain"):
         if not 0 < getattr(options, flag) < float("inf"):
             raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give a number above 0")

@@ -24,7 +24,7 @@ def test_blocks_are_chosen_unless_told() -> None:
     check(parsed)
     assert (parsed.blocks, parsed.num_blocks, parsed.no_rebalance) == ("auto", None, False)
     check(options("--num-blocks", "10", "--region", "eu", "--rebalance-every", "5", "--claim-wait", "0.5"))
-    check(options("--blocks", "0:10", "--no-rebalance"))
+    check(options("--blocks", "0:10", "--no-rebalance", "--replay-mb", "0"))
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,8 @@ def test_blocks_are_chosen_unless_told() -> None:
         (("--rebalance-every", "0"), "--rebalance-every"),
         (("--rebalance-every", "nan"), "--rebalance-every"),
         (("--claim-wait", "inf"), "--claim-wait"),
+        (("--replay-mb", "-1"), "--replay-mb"),
+        (("--replay-mb", "nan"), "--replay-mb"),
         (("--region", "a\nb"), "--region"),
         (("--region", "x" * 65), "--region"),
     ],
