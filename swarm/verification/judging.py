@@ -10,7 +10,7 @@ from swarm.core.ids import PeerId
 from swarm.core.spans import Span
 from swarm.verification.calibration import Calibration, Floats
 from swarm.verification.verdict import DENSE, Outcome, Pair, Ruling, Thresholds, arbitrate, judge_window
-from swarm.verification.whitening import Comparison, Rows, compare, inputs_count, mutual_error, whitened
+from swarm.verification.whitening import Comparison, Rows, compare, inputs_count, mutual_error, outputs_count, whitened
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +22,24 @@ class WindowVerdict:
     outcome: Outcome
 
 
+OUTSIDE = Ruling(void=True, reason="the rows are outside what the model was calibrated for")
+
+
 def judge_rows(
     suspect: Rows, reference: Floats, calibration: Calibration, span: Span, thresholds: Thresholds = DENSE
 ) -> tuple[WindowVerdict, ...]:
     """Judge what a suspect made of its inputs by what the ``reference`` made of the same: outputs ``[n, hidden]``.
 
-    The rows may begin and end anywhere; windows at the edges are then judged by the rows that are there. O(n · hidden).
+    A window counts if the inputs and the reference's outputs are of a size that text leads to. The rows may begin and
+    end anywhere; windows at the edges are then judged by the rows that are there. O(n · hidden).
     Raises ``MisuseError`` for shapes that do not fit.
     """
     ours, theirs = suspect.windows(), Rows(suspect.first, suspect.inputs, reference).windows()
     verdicts = []
     for (window, rows), (_, good) in zip(ours, theirs, strict=True):
         found = compare(whitened(rows, calibration, span), whitened(good, calibration, span))
-        counts = inputs_count(rows, calibration, span)
-        verdicts.append(WindowVerdict(window, found, judge_window(found, thresholds, inputs_count=counts)))
+        counts = inputs_count(rows, calibration, span) and outputs_count(good, calibration, span)
+        verdicts.append(WindowVerdict(window, found, judge_window(found, thresholds, counts=counts)))
     return tuple(verdicts)
 
 
@@ -49,10 +53,14 @@ def arbitrate_window(
     """Who of those who answered for one window is wrong: ``verdict.arbitrate`` of their rows.
 
     ``answers`` holds the suspect's rows and the auditors': of this window alone, and all for the same inputs. Void if
-    the inputs do not count, and then nobody is suspected either.
+    the inputs do not count, or the outputs on which the other two agree do not; then nobody is suspected either.
     """
     if not inputs_count(answers[suspect], calibration, span):
-        return Ruling(void=True, reason="the inputs are outside what the model was calibrated for")
+        return OUTSIDE
     updates = {peer: whitened(rows, calibration, span) for peer, rows in answers.items()}
     errors: dict[Pair, float] = {(a, b): mutual_error(updates[a], updates[b]) for a, b in combinations(updates, 2)}
-    return arbitrate(suspect, [peer for peer in answers if peer != suspect], errors, thresholds)
+    ruling = arbitrate(suspect, [peer for peer in answers if peer != suspect], errors, thresholds)
+    good = [rows for peer, rows in answers.items() if ruling.struck not in (None, peer)]
+    if not all(outputs_count(rows, calibration, span) for rows in good):
+        return OUTSIDE
+    return ruling

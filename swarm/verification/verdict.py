@@ -79,9 +79,12 @@ def check_comparable(declared: Numerics, reference: Numerics) -> None:
         )
 
 
-def judge_window(found: Comparison, thresholds: Thresholds, *, inputs_count: bool) -> Outcome:
-    """The outcome of one window: what ``whitening.compare`` found, judged only if ``whitening.inputs_count``."""
-    if not inputs_count or found.rows == 0:
+def judge_window(found: Comparison, thresholds: Thresholds, *, counts: bool) -> Outcome:
+    """The outcome of one window: what ``whitening.compare`` found, judged only if ``counts``.
+
+    That is ``whitening.inputs_count``, and ``whitening.outputs_count`` of the reference.
+    """
+    if not counts or found.rows == 0:
         return Outcome.UNCOUNTED
     if found.error <= thresholds.pass_error:
         return Outcome.PASS

@@ -116,3 +116,13 @@ def inputs_count(rows: Rows, calibration: Calibration, span: Span) -> bool:
     """
     inside = calibration.in_range(span.start, rows.without_sink().inputs)
     return bool(len(inside)) and bool(inside.all())
+
+
+def outputs_count(rows: Rows, calibration: Calibration, span: Span) -> bool:
+    """The same of outputs, to be asked of the reference's.
+
+    A text of one token again and again makes sinks of ordinary positions, somewhere in the model. In the span that does
+    it inputs look ordinary and one update outweighs all others, as a sink's does: everything would pass.
+    """
+    inside = calibration.in_range(span.end, rows.without_sink().outputs)
+    return bool(len(inside)) and bool(inside.all())

@@ -71,6 +71,16 @@ def test_crafted_inputs_blame_nobody() -> None:
     assert (found.struck, found.void, found.suspects) == (None, True, ())
 
 
+def test_outputs_that_no_text_leads_to_blame_nobody() -> None:
+    """The two that agree may be right; but on a new sink inside the span any third would look right or wrong."""
+    grown = OUTPUTS.copy()
+    grown[70, 3] += 30_000
+    (*_, verdict, _) = judge_rows(Rows(0, INPUTS, INPUTS), grown, CALIBRATION, SPAN)
+    assert (verdict.window, verdict.outcome) == (2, "uncounted")
+    assert ruling(INPUTS, grown, grown) == (None, True)
+    assert ruling(grown, OUTPUTS, OUTPUTS) == (SUSPECT, False)  # nobody voids a window by its own outputs
+
+
 def test_two_answers_are_not_enough() -> None:
     rows = {SUSPECT: Rows(64, INPUTS[64:96], INPUTS[64:96]), FIRST: Rows(64, INPUTS[64:96], OUTPUTS[64:96])}
     assert arbitrate_window(SUSPECT, rows, CALIBRATION, SPAN).void

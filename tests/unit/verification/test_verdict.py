@@ -36,8 +36,8 @@ from swarm.verification.whitening import NOTHING, Comparison
 SUSPECT, FIRST, SECOND = (PeerId(name) for name in ("suspect", "first", "second"))
 
 
-def judged(error: float, thresholds: Thresholds = DENSE, *, inputs_count: bool = True) -> Outcome:
-    return judge_window(Comparison(1.0, 0.0, error, 32), thresholds, inputs_count=inputs_count)
+def judged(error: float, thresholds: Thresholds = DENSE, *, counts: bool = True) -> Outcome:
+    return judge_window(Comparison(1.0, 0.0, error, 32), thresholds, counts=counts)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_what_cannot_fail_hard(thresholds: Thresholds) -> None:
 
 
 def test_which_windows_are_judged() -> None:
-    assert judged(1.0, inputs_count=False) is Outcome.UNCOUNTED
-    assert judge_window(NOTHING, DENSE, inputs_count=True) is Outcome.UNCOUNTED
+    assert judged(1.0, counts=False) is Outcome.UNCOUNTED
+    assert judge_window(NOTHING, DENSE, counts=True) is Outcome.UNCOUNTED
 
 
 def test_thresholds_of_a_span() -> None:

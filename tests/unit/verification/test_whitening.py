@@ -13,7 +13,7 @@ from synthetic_activations import HIDDEN, HUGE, LAYERS, Floats, stream, toy_cali
 from swarm.core.errors import MisuseError
 from swarm.core.spans import Span
 from swarm.verification.published import compare_whole
-from swarm.verification.whitening import Comparison, Rows, compare, inputs_count, mutual_error, whitened
+from swarm.verification.whitening import Comparison, Rows, compare, inputs_count, mutual_error, outputs_count, whitened
 
 CALIBRATION = toy_calibration()
 SPAN = Span(1, 3)
@@ -127,6 +127,20 @@ def test_which_windows_count() -> None:
     assert not inputs_count(Rows(64, crafted, OUTPUTS[64:96]), CALIBRATION, SPAN)
     assert not inputs_count(Rows(0, INPUTS[:1], OUTPUTS[:1]), CALIBRATION, SPAN)
     assert found(OUTPUTS[:1], inputs=INPUTS[:1], reference=OUTPUTS[:1]).rows == 0
+
+
+def test_a_new_sink_inside_the_span_does_not_count() -> None:
+    """Its update outweighs all others, so a server that returns all the other inputs would pass."""
+    grown, lazy = OUTPUTS[64:96].copy(), INPUTS[64:96].copy()
+    grown[5, HUGE] += 30_000
+    lazy[5] = grown[5]
+    inputs = INPUTS[64:96]
+    assert found(lazy, first=64, inputs=inputs, reference=grown).error < 0.045
+    good = Rows(64, inputs, grown)
+    assert inputs_count(good, CALIBRATION, SPAN)
+    assert not outputs_count(good, CALIBRATION, SPAN)
+    assert outputs_count(Rows(64, inputs, OUTPUTS[64:96]), CALIBRATION, SPAN)
+    assert not outputs_count(Rows(0, INPUTS[:1], OUTPUTS[:1]), CALIBRATION, SPAN)
 
 
 def test_shapes_must_fit() -> None:
