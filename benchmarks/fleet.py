@@ -28,6 +28,7 @@ READY_S = 120.0
 END_S = 60.0
 """From SIGTERM to the end, a whole drain timeout included."""
 KV_TOKENS = 16_384
+HARMLESS = ("debug", "info", "warning")
 _POLL_S = 0.02
 
 
@@ -61,6 +62,12 @@ class Life:
     @property
     def running(self) -> bool:
         return bool(self.process.is_running())
+
+    @property
+    def complaints(self) -> list[str]:
+        """Lines of standard error that are no warnings: errors, and whatever is no log at all."""
+        text = self.errors.read_text(errors="replace") if self.errors.exists() else ""
+        return [line for line in text.splitlines() if not any(f'"level": "{level}"' in line for level in HARMLESS)]
 
     @property
     def left(self) -> list[psutil.Process]:
@@ -210,14 +217,9 @@ class Fleet:
 
     @property
     def errors(self) -> str:
-        """What every life of every machine has written to standard error, each under its name; empty if nothing."""
-        said = []
-        for machine in self.machines:
-            for index, life in enumerate(machine.lives):
-                text = life.errors.read_text(errors="replace") if life.errors.exists() else ""
-                if text:
-                    said.append(f"{machine}, life {index}:\n{text}")
-        return "\n".join(said)
+        """What any life of any machine has said on standard error that is worse than a warning; empty if nothing."""
+        lives = [(machine, life) for machine in self.machines for life in machine.lives]
+        return "".join(f"{machine}: {line}\n" for machine, life in lives for line in life.complaints)
 
     @property
     def left(self) -> list[psutil.Process]:

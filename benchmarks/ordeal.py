@@ -44,13 +44,12 @@ _POLL_S = 0.1
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it: answers, what failed, what was done, how long anybody waited for a token, phases told of."""
+    """What came of it: answers, what failed, what was done, and the longest wait between two tokens of each answer."""
 
     answers: list[Answered] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     acts: Counter[str] = field(default_factory=Counter)
     pauses_s: list[float] = field(default_factory=list)
-    phases: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Outcome) -> None:
         """That of a later round."""
@@ -58,7 +57,6 @@ class Outcome:
         self.errors += other.errors
         self.pauses_s += other.pauses_s
         self.acts.update(other.acts)
-        self.phases.update(other.phases)
 
     def log(self, line: str) -> None:
         """An error, told at once."""
@@ -75,7 +73,6 @@ class Watch:
         self._longest_s = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        self._outcome.phases[progress.phase] += 1
         if progress.phase != "decode":
             return
         now_s = time.monotonic()

@@ -63,7 +63,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "tokens": sum(len(answered.result.token_ids) for answered in outcome.answers),
         "errors": outcome.errors,
         "events": dict(outcome.acts),
-        "heals": outcome.phases["healing"],
+        "heals": sum(len(answered.result.heals) for answered in outcome.answers),
         "longest_pause_s": max(pauses_s),
         "pause_p90_s": quantile(pauses_s, 0.9),
     }

@@ -92,7 +92,7 @@ def test_every_answer_survives_kills_freezes_and_restarts(
     assert outcome.errors == []
     assert {answered.params.temperature > 0 for answered in outcome.answers} == {False, True}
     assert oracle.judge(outcome.answers) == []
-    assert outcome.phases["healing"] > 0, "the trouble met nobody"
+    assert any(answered.result.heals for answered in outcome.answers), "the trouble met nobody"
     assert max(outcome.pauses_s) < LONGEST_PAUSE_S
     assert leaks == []
     assert ended == []
