@@ -58,7 +58,8 @@ class Placement:
         ``ConfigError`` if no layer fits.
         """
         choice = self._choose(await self._view(), remembered)
-        calm = CALM_LOOKS if alone else 0
+        returns = choice.span == remembered and await self._still_ours(choice.span)
+        calm = CALM_LOOKS if alone or returns else 0
         if not alone:
             await self._claim(choice.span, self._clock.wall_s())
         for _ in range(MOST_LOOKS):
@@ -80,6 +81,13 @@ class Placement:
     def _choose(self, cluster: Cluster, remembered: Span | None) -> Choice:
         own, options = self._announcer.current.peer, self._config.options
         return choose_span(cluster, own, options, now_s=self._clock.wall_s(), remembered=remembered)
+
+    async def _still_ours(self, span: Span) -> bool:
+        """True if ``span`` is where an earlier process of this server is announced to be: whoever looks for a place
+        counts with it there, and waits for longer than this server needs to say that it comes."""
+        own = self._announcer.current
+        left = await self._announcer.directory.server(ModelId.parse(own.model), own.peer)
+        return left is not None and left.announcement.state is State.ONLINE and left.announcement.span == span
 
     async def _claim(self, span: Span, said_s: float) -> None:
         await self._announcer.publish(

@@ -292,6 +292,35 @@ async def test_a_restart_takes_the_same_layers_even_if_everybody_restarts() -> N
     assert {member.held[0].why for member in swarm.members} == {"it held them before"}
 
 
+@pytest.mark.parametrize("after_s", [0.0, 9.0, 18.0, 27.0, 36.0, 50.0, 90.0])
+async def test_a_killed_server_that_is_started_again_takes_its_place_at_once(after_s: float) -> None:
+    """Its spare may be about to take it: whenever it comes back, all layers are held, and nobody moves twice."""
+    swarm = Swarm(int(after_s), 30, (10,) * 4)
+    await swarm.all_join(within_s=20.0)
+    for member in swarm.members:
+        member.start()
+    await swarm.clock.advance(60.0)
+    spans = [member.span for member in swarm.members]
+    only = next(member for member in swarm.members if spans.count(member.span) == 1)
+    await only.kill()
+    swarm.members.remove(only)
+    await swarm.clock.advance(after_s)
+    again = Member(swarm, only.number, only.capacity, only.power)
+    again.announcer.amend(instance=100)
+    began_s = swarm.clock.monotonic_s()
+    await swarm.clock.run(again.join(remembered=only.span))
+    if after_s < METRICS_LIFETIME_S:
+        assert again.span == only.span
+        assert swarm.clock.monotonic_s() - began_s <= 5 * DELAY_S, "it waits for nobody"
+    swarm.members.append(again)
+    again.start()
+    await swarm.clock.advance(8 * CONFIG.rebalance_every_s)
+    assert missing_layers([member.span for member in swarm.members], 30) == []
+    assert sum(len(member.held) - 1 for member in swarm.members) <= 2
+    assert swarm.most_moving <= 1
+    await swarm.end()
+
+
 async def test_alone_it_asks_nobody() -> None:
     swarm = Swarm(1, 30, (12,))
     [only] = swarm.members
