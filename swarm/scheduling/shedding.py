@@ -98,6 +98,12 @@ class Places:
         self._next_s = min(self._next_s, now_s + MOST_WAIT_S)
         return max(self._next_s - now_s, LEAST_WAIT_S)
 
+    def usual_s(self, sessions: int) -> float:
+        """How long it takes in the mean until one of ``sessions`` ends; takes nobody's turn."""
+        if self._life_s is None or sessions < 1:
+            return FIRST_WAIT_S
+        return min(max(self._life_s / sessions, LEAST_WAIT_S), MOST_WAIT_S)
+
 
 class Allowance:
     """A token bucket per name: ``per_s`` in the long run, ``burst`` at once. The caller says what time it is."""

@@ -1,6 +1,6 @@
-"""Continuous batching: whatever is ready goes into the next packed forward, decode steps first.
+"""Continuous batching: what is ready goes into the next packed forward, decode steps first, shared between clients.
 
-One compute thread runs the engine; this loop only chooses what it runs next.
+One compute thread runs the engine; this loop only gathers, and has ``FairQueue`` choose what is computed next.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,10 +16,12 @@ from typing import TypeVar
 
 from swarm.core.errors import SwarmError
 from swarm.engine.executor import SpanEngine
+from swarm.scheduling.fair_queue import WEIGHTS, Bounds, FairQueue, Waiting, forward_s, shared_rows
 from swarm.server.companions import Companions
 from swarm.server.meter import Meter
 from swarm.server.session import Job, ServerSession
-from swarm.wire.messages import DECODE_LANE
+from swarm.server.turnaround import Turnaround
+from swarm.wire.messages import DECODE_LANE, Failed
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +33,24 @@ SPIN_S = 0.002
 
 
 class Batcher:
-    """Feeds the engine from every session's queue, and ``meter`` with what its decode steps took."""
+    """Feeds the engine from every session's queue, and ``meter`` with what its decode steps took.
 
-    def __init__(self, engine: SpanEngine, meter: Meter, *, batch_tokens: int) -> None:
+    A step that has waited ``queue_deadline_s`` for its turn ends its session: its client should go elsewhere.
+    """
+
+    def __init__(
+        self, engine: SpanEngine, meter: Meter, *, batch_tokens: int, queue_deadline_s: float = math.inf
+    ) -> None:
         self._engine = engine
         self._meter = meter
         self._batch_tokens = batch_tokens
+        self._queue_deadline_s = queue_deadline_s
         self._ready: dict[ServerSession, float] = {}  # since when; insertion order is the queue's order
         self._wake = asyncio.Event()
         self._companions = Companions()
+        self._queue = FairQueue()
+        self._running: Sequence[ServerSession] = ()
+        self.turnaround = Turnaround()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
         self.steps_computed = 0
         self.batches_computed = 0
@@ -46,7 +58,17 @@ class Batcher:
     @property
     def queued_steps(self) -> int:
         """Steps that wait for their turn."""
-        return sum(len(session.inbox) for session in self._ready)
+        return sum(len(session.inbox) for session in self._sessions)
+
+    @property
+    def queued_rows(self) -> int:
+        """Rows of those steps."""
+        return sum(job.step.rows for session in self._sessions for job in session.inbox)
+
+    @property
+    def _sessions(self) -> set[ServerSession]:
+        """Those with a step that is ready, or in the engine."""
+        return {*self._ready, *self._running}
 
     def notify(self, session: ServerSession) -> None:
         """A session has, or may again have, a step to compute."""
@@ -58,6 +80,7 @@ class Batcher:
         """Drop a closed session's waiting steps and free its KV; waits for a forward that is using it."""
         self._ready.pop(session, None)
         self._companions.forget(session)
+        self.turnaround.forget(session)
         session.inbox.clear()
         if not session.computing:
             self._engine.close(session.slot)
@@ -70,14 +93,17 @@ class Batcher:
             while True:
                 await self._gather()
                 jobs = self._pick()
+                if not jobs and self._ready:
+                    continue  # what was chosen had been voided meanwhile
                 if not jobs:
                     self._wake.clear()
                     await self._wake.wait()
                     continue
                 began_s = loop.time()
+                self._running = [job.session for job in jobs]
                 failures = await self.apart(partial(self._compute, jobs))
-                if all(job.lane == DECODE_LANE for job in jobs):  # a prefill's length says nothing about decoding
-                    self._measure(jobs, failures, began_s, loop.time())
+                self._running = ()
+                self._measure(jobs, failures, began_s, loop.time())
                 self._settle(jobs, failures)
                 jobs = []
         finally:
@@ -92,12 +118,25 @@ class Batcher:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _measure(self, jobs: Sequence[Job], failures: Mapping[int, SwarmError], began_s: float, ended_s: float) -> None:
-        """Note what a forward of decode steps took."""
+        """Note what a forward took."""
+        for job in jobs:
+            if not job.session.closed:
+                self.turnaround.worked(job.session, ended_s)
+                if job.lane == DECODE_LANE:
+                    self.turnaround.came_around(job.session, job.ready_s, ended_s, self._share(job.session))
+        if any(job.lane != DECODE_LANE for job in jobs):
+            return  # a prefill's length says nothing about decoding
         together = [job.session for job in jobs if not job.session.closed]
-        self._companions.computed(together, ended_s - began_s, ended_s)
+        took_s = ended_s - began_s
+        self._companions.computed(together, took_s, ended_s)
         if not failures:
-            layers = [job.session.opened.end - job.session.opened.start for job in jobs]
-            self._meter.computed(layers, [began_s - job.ready_s for job in jobs], ended_s - began_s, ended_s)
+            self._meter.computed(
+                [_layers(job.session) for job in jobs], [began_s - job.ready_s for job in jobs], took_s, ended_s
+            )
+            self.turnaround.computed(len(jobs), took_s, ended_s, self._meter.step_s)
+
+    def _share(self, session: ServerSession) -> float:
+        return _layers(session) / self._engine.info.layer_count
 
     async def _gather(self) -> None:
         """Give companions of the waiting steps a moment to arrive, as long as that pays."""
@@ -105,7 +144,8 @@ class Batcher:
             return
         loop = asyncio.get_running_loop()
         wait = self._companions.begin(self._ready, loop.time())
-        while True:
+        enough = self._bounds().shared_rows if self._queue.clients > 1 else self._batch_tokens
+        while len(self._ready) < enough:
             now_s = loop.time()
             until_s = self._companions.until_s(wait, self._ready, now_s)
             if until_s <= now_s:
@@ -127,20 +167,50 @@ class Batcher:
                 await self._wake.wait()
 
     def _pick(self) -> list[Job]:
-        """Decode steps first, then prefill chunks in order of arrival, up to the token budget; at least one step."""
-        waiting = sorted(self._ready, key=lambda session: bool(session.inbox) and session.inbox[0].lane != DECODE_LANE)
+        """The next forward: see ``FairQueue.pick``."""
+        now_s = asyncio.get_running_loop().time()
+        self._drop_overdue(now_s - self._queue_deadline_s)
+        self._ready = {session: ready_s for session, ready_s in self._ready.items() if session.ready}  # others will tell
+        sessions = list(self._ready)
+        waiting = self._waiting(sessions)
         jobs: list[Job] = []
-        rows = 0
-        for session in waiting:
-            if session.inbox and jobs and rows + session.inbox[0].step.rows > self._batch_tokens:
-                continue
+        for index in self._queue.pick(waiting, self._bounds(), now_s):
+            session = sessions[index]
             ready_s = self._ready.pop(session)
-            job = session.take() if session.ready else None
-            if job is not None:
+            if (job := session.take()) is not None:
                 job.ready_s = ready_s
                 jobs.append(job)
-                rows += job.step.rows
         return jobs
+
+    def _drop_overdue(self, before_s: float) -> None:
+        for session, ready_s in self._ready.items():
+            if ready_s < before_s:
+                waited = f"a step waited {self._queue_deadline_s:g} s for its turn: this server is overloaded"
+                session.end(Failed("server", waited))
+
+    def _waiting(self, sessions: Sequence[ServerSession]) -> list[Waiting]:
+        """The next step of each; what a row costs is its share of a forward's time, or 1 while that is unmeasured."""
+        steps = [(session, session.inbox[0].step.rows, session.inbox[0].lane == DECODE_LANE) for session in sessions]
+        step_s, per_s = self._meter.step_s, self._meter.prefill_tokens_per_s
+        decode_cost = prefill_cost = 1.0
+        if step_s and per_s > 0:
+            together = min(sum(rows for _, rows, decode in steps if decode) or 1, self._bounds().shared_rows)
+            decode_cost = forward_s(step_s, together) / together
+            prefill_cost = 1.0 / per_s
+        return [
+            Waiting(
+                client=session.key.client,
+                rows=rows,
+                cost=rows * self._share(session) * (decode_cost if decode else prefill_cost),
+                decode=decode,
+                weight=WEIGHTS[session.opened.priority],
+            )
+            for session, rows, decode in steps
+        ]
+
+    def _bounds(self) -> Bounds:
+        tokens = self._batch_tokens
+        return Bounds(tokens, tokens, shared_rows=shared_rows(self._meter.step_s, tokens))
 
     def _compute(self, jobs: list[Job]) -> dict[int, SwarmError]:
         """In the compute thread: run the batch; if it fails, run each alone to find who is to blame.
@@ -182,6 +252,10 @@ class Batcher:
                 self.forget(session)
             else:
                 self.notify(session)
+
+
+def _layers(session: ServerSession) -> int:
+    return session.opened.end - session.opened.start
 
 
 def as_swarm_error(error: Exception, what: str) -> SwarmError:

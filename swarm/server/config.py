@@ -15,6 +15,23 @@ class ServerConfig:
     """Sessions at once, over all clients."""
     max_sessions_per_client: int = 32
     """Sessions at once from one peer id."""
+    beyond_knee: bool = False
+    """Take sessions although those here would keep less than 80 % of the pace they have at the knee."""
+    max_kv_share_per_client: float = 0.5
+    """Of the KV budget, for one peer id's sessions beyond the first; only while other clients are here or were turned
+    away in the last minute."""
+    opens_per_s_per_client: float = 16.0
+    """OPENs of one peer id in the long run."""
+    open_burst_per_client: int = 64
+    """The same at once."""
+    max_unopened_per_client: int = 64
+    """Control streams of one peer id that have not sent OPEN yet."""
+    max_queued_steps: int = 1024
+    """With so many steps waiting for the engine no session is taken."""
+    max_backlog_s: float = 10.0
+    """Nor with so much work waiting, at the measured prefill rate."""
+    queue_deadline_s: float = 60.0
+    """A step that has waited so long for its turn ends its session."""
     batch_tokens: int = 512
     """Rows of one packed forward; decode steps are taken first."""
     hello_wait_s: float = 5.0

@@ -10,6 +10,7 @@ from swarm.core.records import read_announcement
 from swarm.server.admission import check_following, check_open
 from swarm.server.config import ServerConfig
 from swarm.server.downlink import Dialer, Downlink
+from swarm.server.gate import Gate
 from swarm.server.replay_log import Encoding, ReplayBudget, ReplayLog
 from swarm.server.session import ServerSession
 from swarm.server.vitals import Vitals
@@ -17,12 +18,16 @@ from swarm.transport.framing import FrameStream
 from swarm.wire.messages import DECODE_LANE, Downstream, Hello, Open
 from swarm.wire.payload import ID_BYTES
 
+LEAVING_RETRY_S = 5.0
+"""So long may a client wait for whoever takes a leaving server's place, if nobody else holds its layers."""
+
 
 class Reception:
     """Admits sessions while ``draining`` is unset."""
 
     def __init__(self, config: ServerConfig, vitals: Vitals, dialer: Dialer) -> None:
         self.draining = False
+        self.gate = Gate(config, vitals)
         self._config = config
         self._vitals = vitals
         self._dialer = dialer
@@ -41,21 +46,18 @@ class Reception:
 
         Raises ``BusyError`` if there is no room now, ``RefusedError`` or ``PeerError`` if there never will be.
         """
-        vitals, config, client = self._vitals, self._config, control.peer
+        vitals, client = self._vitals, control.peer
         if self.draining:
-            raise BusyError("this server is leaving", retry_after_s=60.0)
+            raise BusyError("this server is leaving", retry_after_s=LEAVING_RETRY_S)
+        self.gate.ask(client)
         check_open(opened, vitals.engine.info, vitals.announcer.current)
-        if len(vitals.table) >= config.max_sessions:
-            raise BusyError(f"all {config.max_sessions} sessions are taken", retry_after_s=1.0)
-        if vitals.table.of_client(client) >= config.max_sessions_per_client:
-            raise BusyError(f"one client may hold {config.max_sessions_per_client} sessions", retry_after_s=1.0)
         key = SessionKey(client, opened.session, opened.stage)
         if key in vitals.table:
             raise RefusedError("this stage of this session is open already")
         downlink = None
         if opened.downstream is not None:
             downlink = self.way_to(opened.downstream, key, opened, opened.generation)
-        slot = vitals.engine.open(opened.kv_tokens)
+        slot = self.gate.reserve(client, opened)
         log = ReplayLog(self.replay_budget)
         return ServerSession(key, opened, slot, vitals.engine.info, control, log), downlink
 

@@ -52,7 +52,7 @@ class Server:
         self.parts = parts
         self.config = config
         meter = Meter(parts.speed)
-        self.batcher = Batcher(parts.engine, meter, batch_tokens=config.batch_tokens)
+        self.batcher = self._batcher(parts.engine, meter)
         self.table = Rendezvous(config)
         self.pulse = PulseKeeper(parts.transport, parts.clock)
         self.uplink = UplinkMeter(parts.clock)
@@ -74,6 +74,10 @@ class Server:
         self._serving = Serving(config, self.vitals, dialer, self.reporting.changed)
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._broke)
+
+    def _batcher(self, engine: SpanEngine, meter: Meter) -> Batcher:
+        config = self.config
+        return Batcher(engine, meter, batch_tokens=config.batch_tokens, queue_deadline_s=config.queue_deadline_s)
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -139,7 +143,7 @@ class Server:
         """Compute with ``engine`` from now on, and take sessions again; ``appear`` then says so."""
         self.parts = replace(self.parts, engine=engine, speed=speed)
         meter = Meter(speed)
-        self.batcher = Batcher(engine, meter, batch_tokens=self.config.batch_tokens)
+        self.batcher = self._batcher(engine, meter)
         self.vitals.engine, self.vitals.batcher, self.vitals.meter = engine, self.batcher, meter
         self._serving.reception.furnish()
         self._computing = self._tasks.spawn(self.batcher.run(), name="batcher")

@@ -52,12 +52,16 @@ class Serving:
             stream, Channel.CONTROL, Role.LISTENER, max_frame_bytes=MAX_CONTROL_FRAME_BYTES, uplink=self._uplink
         )
         try:
-            frame = await control.receive_within(self._config.open_timeout_s, "OPEN")
-            if not isinstance(frame.message, Open):
-                raise ProtocolViolation("a control stream must begin with OPEN", peer=control.peer)
-            await self._serve_open(control, frame.message)
+            await self._serve_open(control, await self._opening(control))
         except (NetworkError, PeerError) as error:
             log.debug("control stream from %s ended: %s", control.peer[-8:], error)
+
+    async def _opening(self, control: FrameStream) -> Open:
+        with self.reception.gate.knock(control.peer):
+            opened = (await control.receive_within(self._config.open_timeout_s, "OPEN")).message
+        if not isinstance(opened, Open):
+            raise ProtocolViolation("a control stream must begin with OPEN", peer=control.peer)
+        return opened
 
     async def _serve_open(self, control: FrameStream, opened: Open) -> None:
         try:
@@ -114,6 +118,7 @@ class Serving:
         """The session's whole life: in the table, its tasks running; on the way out everything is given back."""
         vitals = self._vitals
         vitals.table.add(session)
+        self.reception.gate.entered(session)
         self._changed()
         self.idleness.touch(session, vitals.clock.monotonic_s())
         tasks = Tasks(partial(_session_broke, session))
@@ -127,6 +132,7 @@ class Serving:
             session.closed = True
             session.log.close()
             vitals.table.remove(session)
+            self.reception.gate.left(session)
             self.idleness.forget(session)
             vitals.batcher.forget(session)
             if not len(vitals.table):
