@@ -45,9 +45,13 @@ class Moment:
     async def come(self) -> None:
         await self._first.wait()
 
-    async def healed(self) -> None:
-        """From now on a heal began, and then a token came."""
+    async def healing(self) -> None:
+        """From now on a heal has begun."""
         await self._expect("healing", 0).wait()
+
+    async def healed(self) -> None:
+        """And then a token has come."""
+        await self.healing()
         await self._expect("decode", 0).wait()
 
     def _expect(self, phase: str, done: int) -> asyncio.Event:
