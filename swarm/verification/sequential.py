@@ -32,7 +32,7 @@ HONEST_CEILING = 0.025
 """e that honest servers reach at most, across kernels, dtypes, prefill and decode (DESIGN 9)."""
 CEILINGS = {"float32": 0.001, "float16": 0.005, "bfloat16": HONEST_CEILING}
 """The same by the coarsest dtype that takes part; else bfloat16 could be sold as float32. Measured on SmolLM2 against
-float32: below 0.0001, 0.002 and 0.016 for ten layers. Two servers of one dtype lie sqrt(2) times further apart."""
+float32: below 0.0001, 0.002 and 0.016 for ten layers. Two of one dtype lie up to sqrt(2) times further apart."""
 FALSE_ALARM = 1e-6
 """P(an honest server is ever accused)."""
 LOWEST, HIGHEST = -0.35, 0.63
