@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from swarm.dht.hivemind_import import Multiaddr, PeerID
+from swarm.core.clock import Clock
+from swarm.dht.hivemind_import import Multiaddr, PeerID, dht_pb2
 from swarm.dht.options import DirectoryOptions
 
 _REASON_CHARS = 200
@@ -16,10 +17,11 @@ _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
 class HivemindCircle:
-    """A ``Circle`` over ``node``; ``forget`` is called when others are known again."""
+    """A ``Circle`` and ``Times`` over ``node``; ``forget`` is called when others are known again."""
 
-    def __init__(self, node: Any, options: DirectoryOptions, forget: Callable[[], None]) -> None:
+    def __init__(self, node: Any, clock: Clock, options: DirectoryOptions, forget: Callable[[], None]) -> None:
         self._node = node
+        self._clock = clock
         self._options = options
         self._forget = forget
 
@@ -92,6 +94,19 @@ class HivemindCircle:
         with suppress(Exception):
             async with asyncio.timeout(self._options.call_timeout_s):
                 await self._node.find_nearest_nodes([self._node.node_id])
+
+    async def offset_s(self, peer: str) -> float | None:
+        """See ``Times.offset_s``."""
+        protocol, limit_s = self._node.protocol, self._options.rpc_timeout_s
+        request = dht_pb2.PingRequest(peer=protocol.node_info, validate=False)
+        began_s, began_wall_s = self._clock.monotonic_s(), self._clock.wall_s()
+        try:
+            answer = await protocol.get_stub(PeerID.from_base58(peer)).rpc_ping(request, timeout=limit_s)
+        except Exception:  # hivemind's and the daemon's errors have no common class; the next lookup will notice
+            return None
+        if not answer.dht_time:
+            return None
+        return float(answer.dht_time) - (began_wall_s + (self._clock.monotonic_s() - began_s) / 2)
 
     def returned(self) -> None:
         """See ``Circle.returned``: hivemind would go on ignoring who has not answered for up to as long again."""

@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Sequence
 from random import SystemRandom
-from typing import Any
+from typing import Any, NoReturn
 
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, PeerUnreachableError
@@ -19,6 +19,7 @@ from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.core.records import AnyRecord, key_of
+from swarm.dht.clock_watch import ClockWatch
 from swarm.dht.hivemind_circle import HivemindCircle
 from swarm.dht.hivemind_gate import RecordGate
 from swarm.dht.hivemind_import import DHTID, DHTNode, Multiaddr, PeerID
@@ -52,7 +53,9 @@ class HivemindDirectory:
         self._storage = bound(node.protocol, clock, gate.longest_s, max_bytes=options.held_bytes)
         self._writer = Writer(node, clock, options.replicas_known_s)
         self._reader = Reader(self._fetch, judge, clock, options, SystemRandom())
-        circle = HivemindCircle(node, options, self._writer.forget)
+        circle = HivemindCircle(node, clock, options, self._writer.forget)
+        self._clock_watch = ClockWatch(circle, clock, SystemRandom())
+        self._watching: asyncio.Task[NoReturn] | None = None
         self._closed = False
         self.keeper = Keeper(circle, clock, SystemRandom(), initial, seeks_lost=not node.protocol.client_mode)
         """Brings the node back after an outage, and tells of it."""
@@ -91,6 +94,7 @@ class HivemindDirectory:
             if peers:
                 await directory.keeper.seek()
             directory.keeper.start()
+            directory._watching = asyncio.create_task(directory._clock_watch.run(), name="clock watch")
         except BaseException:
             await directory.close()
             raise
@@ -139,6 +143,9 @@ class HivemindDirectory:
             return
         self._closed = True
         await self.keeper.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         try:
             async with asyncio.timeout(self._options.rpc_timeout_s):
                 await self._node.shutdown()

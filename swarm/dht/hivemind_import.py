@@ -14,6 +14,7 @@ with warnings.catch_warnings():
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import PeerID
+    from hivemind.proto import dht_pb2
     from hivemind.utils import MSGPackSerializer
     from hivemind.utils.logging import use_hivemind_log_handler
     from hivemind.utils.multiaddr import Multiaddr
@@ -34,4 +35,5 @@ __all__ = [
     "PeerID",
     "RecordValidatorBase",
     "TimedStorage",
+    "dht_pb2",
 ]

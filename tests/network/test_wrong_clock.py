@@ -1,0 +1,43 @@
+"""A machine whose clock is wrong learns it from the first node it meets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from directory_nodes import Create, address_of
+
+from swarm.dht.hivemind_directory import HivemindDirectory
+from swarm.runtime.clock import SystemClock
+from swarm.transport.libp2p import Libp2pTransport
+
+SLOW_S = 40.0
+
+
+class SlowClock(SystemClock):
+    def wall_s(self) -> float:
+        return super().wall_s() - SLOW_S
+
+
+async def test_a_slow_clock_is_told_by_how_much(create: Create, caplog: pytest.LogCaptureFixture) -> None:
+    first = await create()
+    await create(first)
+    assert caplog.messages == []
+    address = address_of(first[0])
+    transport = await Libp2pTransport.create(None, initial_peers=[address])
+    try:
+        directory = await HivemindDirectory.create(transport.p2p, [address], SlowClock(), client_mode=True)
+        async with asyncio.timeout(20.0):
+            while not caplog.messages:  # noqa: ASYNC110  # it is told whenever the answer comes
+                await asyncio.sleep(0.05)
+        await directory.close()
+    finally:
+        await transport.close()
+    assert (
+        caplog.messages
+        == [
+            "this machine's clock is 40 s behind other nodes' (1 asked): set it, or servers and clients will not find "
+            "each other"
+        ]
+        or "(2 asked)" in caplog.messages[0]
+    )
