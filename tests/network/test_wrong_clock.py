@@ -33,11 +33,5 @@ async def test_a_slow_clock_is_told_by_how_much(create: Create, caplog: pytest.L
         await directory.close()
     finally:
         await transport.close()
-    assert (
-        caplog.messages
-        == [
-            "this machine's clock is 40 s behind other nodes' (1 asked): set it, or servers and clients will not find "
-            "each other"
-        ]
-        or "(2 asked)" in caplog.messages[0]
-    )
+    [message] = caplog.messages
+    assert message.startswith(f"this machine's clock is {SLOW_S:.0f} s behind other nodes' (")
