@@ -79,6 +79,12 @@ class Chain:
         return {member.peer: member.load for member in self._members if member.load is not None}
 
     @property
+    def silent(self) -> frozenset[PeerId]:
+        """Who is being asked to join and has not answered yet."""
+        order = self._attempt.order if self._attempt is not None else ()
+        return frozenset(member.peer for member in order if not member.accepted)
+
+    @property
     def error(self) -> SwarmError | None:
         """What broke the chain, for people; None while it is whole."""
         return self._error
@@ -136,14 +142,18 @@ class Chain:
         Raises ``ChainOpenError`` with each failing server's own error; then nothing stays reserved anywhere.
         """
         chain = cls(plan, transport, pulse)
-        order = chain._newcomers(plan.stages)
+        await chain.start()
+        return chain
+
+    async def start(self) -> None:
+        """See ``open``; for who looks at the chain meanwhile."""
+        order = self._newcomers(self.plan.stages)
         rows = Rows(0, Feed(lambda a, b: (), ids=False, horizon=0), lambda done, total: None)
         try:
-            await chain._run(chain._take(order, OPENING, rows))
+            await self._run(self._take(order, OPENING, rows))
         except BaseException:
-            await chain.close()
+            await self.close()
             raise
-        return chain
 
     async def mend(self, patches: Sequence[Patch], keep: int, feed: Feed, progress: Callable[[int, int], None]) -> None:
         """One attempt to make a broken chain whole, in the next generation (or the one after that).

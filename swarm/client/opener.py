@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from swarm.client.avoided import Avoided
 from swarm.client.chain import Chain, ChainPlan
 from swarm.client.choice import ModelShape, View, priced
 from swarm.client.distances import Distances
 from swarm.client.ground import Ground
-from swarm.client.loads import with_all_room, without_own
+from swarm.client.hedge import HEDGE_S, first_open
 from swarm.client.results import Progress, ProgressCallback
+from swarm.client.search import Search, explain
+from swarm.client.turned_away import Told, TurnedAway
 from swarm.client.view import SwarmView
 from swarm.core.clock import Clock
 from swarm.core.errors import (
@@ -23,7 +26,6 @@ from swarm.core.errors import (
     PeerUnreachableError,
     PromptTooLongError,
     RefusedError,
-    SwarmError,
 )
 from swarm.core.ids import ModelId, PeerId
 from swarm.dht.protocol import Directory
@@ -35,6 +37,9 @@ from swarm.wire.messages import Codec
 
 BUSY_JITTER = (0.5, 1.5)
 """Clients wait a random factor of the asked time, so that they do not come back all at once."""
+LEAST_WAIT_S = 0.05
+SPREAD_S = 0.5
+"""Sessions that wait for a server another of this client's was turned away from come back within so long."""
 MAX_REROUTES = 2
 REROUTE_TIMEOUT_S = 5.0
 """A better chain that has not opened by then is not better; a server waits twice as long for a session's first step."""
@@ -72,40 +77,6 @@ class OpenChain:
         await self.chain.close()
 
 
-@dataclass(slots=True)
-class _Search:
-    """One session's way to an open chain: what it needs, and which servers have said no so far."""
-
-    needs: RouteNeeds
-    began_s: float
-    avoided: frozenset[PeerId]
-    gone: dict[PeerId, SwarmError] = field(default_factory=dict)
-    busy: dict[PeerId, BusyError] = field(default_factory=dict)
-    looked_again: bool = False
-
-    @property
-    def kv_tokens(self) -> int:
-        return self.needs.kv_tokens
-
-    def route(self, view: View, salt: int) -> Route:
-        """The best chain without those servers.
-
-        Where the room that is free at this moment does not do, servers with room enough when they are empty are asked
-        all the same: they know best, and say how long to wait. Raises ``NoRouteError`` if that does not do either.
-        """
-        needs = replace(self.needs, excluded=frozenset(self.gone) | frozenset(self.busy) | self.avoided)
-        try:
-            return view.best(needs, salt)
-        except NoRouteError:
-            return replace(view, listings=with_all_room(view.listings)).best(needs, salt)
-
-    def better(self, view: View, route: Route, gain: float, salt: int) -> Route | None:
-        """The chain to take instead of the opened ``route``, as its servers told their load; None to keep it."""
-        excluded = (frozenset(self.gone) | frozenset(self.busy) | self.avoided) - set(route.peers)
-        before = replace(view, listings=without_own(view.listings, route.peers, self.kv_tokens))
-        return before.better(route, replace(self.needs, excluded=excluded), gain=gain, salt=salt)
-
-
 class ChainOpener:
     """Finds and opens chains for one model."""
 
@@ -124,6 +95,8 @@ class ChainOpener:
         self._options = options
         self._random = random.Random()
         self._avoided = Avoided()
+        self._turned_away = TurnedAway()
+        self._losers: set[asyncio.Task[None]] = set()
         self._pulse = PulseKeeper(transport, clock)
         distances = Distances(Pinger(transport, clock).rtt_s, clock, salt=self._random.getrandbits(64))
         self._view = SwarmView(directory, clock, model, shape, distances)
@@ -131,6 +104,7 @@ class ChainOpener:
 
     async def close(self) -> None:
         """End the beats to servers and whatever else runs in the background. Idempotent."""
+        await asyncio.gather(*self._losers, return_exceptions=True)
         await self._view.close()
         await self._pulse.close()
 
@@ -138,13 +112,14 @@ class ChainOpener:
         """An open chain with room for ``kv_tokens``.
 
         A server that refuses or cannot be reached is left out and the rest routed again. A busy one is left out too,
-        but when nothing else is left the client waits as long as it was asked to, up to ``busy_timeout_s``. A chain
+        by the client's next sessions as well, but when nothing else is left the client waits as long as it was asked
+        to, up to ``busy_timeout_s``. Where somebody does not answer a second chain is tried beside the first. A chain
         whose servers turn out slower than the view had it gives way to a better one, ``MAX_REROUTES`` times at most.
         Raises ``NoRouteError`` that names the missing layers, the last server's own error if that says more, or
         ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
         began_s = self._clock.monotonic_s()
-        search = _Search(self._needs(kv_tokens), began_s, self._avoided.at(began_s))
+        search = self._search(kv_tokens, began_s)
         while True:
             report(Progress("routing"))
             view = await self._view.look()
@@ -154,16 +129,16 @@ class ChainOpener:
                 await self._stuck(error, search, view, report)
                 continue
             try:
-                opened = await self._try(route, view, search, report)
+                opened = await self._hedged(route, view, search, report)
             except ChainOpenError as error:
                 self._give_up_late(error, search)
                 continue
             return await self._improve(opened, view, search, report)
 
-    async def _stuck(self, error: NoRouteError, search: _Search, view: View, report: ProgressCallback) -> None:
+    async def _stuck(self, error: NoRouteError, search: Search, view: View, report: ProgressCallback) -> None:
         """No chain: do what may bring one about, or raise why there is none."""
         listed = {listing.peer for listing in view.listings}
-        search.busy = {peer: failure for peer, failure in search.busy.items() if peer in listed}
+        search.busy = {peer: told for peer, told in search.busy.items() if peer in listed}
         if not search.looked_again:
             search.looked_again = True
             await self._view.look(fresh=True)  # the view may be older than what the caller knows
@@ -172,15 +147,60 @@ class ChainOpener:
         elif search.busy:
             await self._wait(search, report)
         else:
-            raise _explain(error, search, view) from error
+            raise explain(error, search, view) from error
 
-    async def _try(self, route: Route, view: View, search: _Search, report: ProgressCallback) -> OpenChain:
+    def _search(self, kv_tokens: int, now_s: float) -> Search:
+        """A session's search, which knows what this client's others were told lately."""
+        avoided = self._avoided.at(now_s) | self._turned_away.refusing(kv_tokens, now_s)
+        search = Search(self._needs(kv_tokens), now_s, avoided)
+        for peer, told in self._turned_away.busy(now_s).items():
+            search.busy[peer] = replace(told, until_s=told.until_s + self._random.uniform(0.0, SPREAD_S))
+        return search
+
+    async def _hedged(self, route: Route, view: View, search: Search, report: ProgressCallback) -> OpenChain:
+        """Like ``_try``, but after ``HEDGE_S`` a chain without the servers that are silent is tried beside it.
+
+        If that one wins they are avoided from then on.
+        """
+        asked: list[tuple[Chain, float]] = []
+
+        def silent() -> frozenset[PeerId]:
+            before_s = self._clock.monotonic_s() - HEDGE_S / 2  # not who was asked a moment ago
+            return frozenset(peer for chain, began_s in asked if began_s <= before_s for peer in chain.silent)
+
+        def note(chain: Chain) -> None:
+            asked.append((chain, self._clock.monotonic_s()))
+
+        def another() -> Coroutine[Any, Any, OpenChain] | None:
+            try:
+                route = search.route(view, self._random.getrandbits(64), silent())
+            except NoRouteError:
+                return None
+            return self._try(route, view, search, report, note)
+
+        def won() -> None:
+            search.avoided |= silent()
+            for peer in silent():
+                self._avoided.note(peer, self._clock.monotonic_s())
+
+        return await first_open(self._try(route, view, search, report, note), another, won, self._losers)
+
+    async def _try(
+        self,
+        route: Route,
+        view: View,
+        search: Search,
+        report: ProgressCallback,
+        begun: Callable[[Chain], None] = lambda chain: None,
+    ) -> OpenChain:
         """Open the chain of ``route``; raises ``ChainOpenError``, having noted who did not accept."""
         report(Progress("opening", detail=_described(route)))
         loads, peers, kv_tokens = self._view.loads, route.peers, search.kv_tokens
+        chain = Chain(self._plan(route, view, kv_tokens), self._transport, self._pulse)
+        begun(chain)
         loads.begin(peers, kv_tokens)
         try:
-            chain = await Chain.open(self._plan(route, view, kv_tokens), self._transport, self._pulse)
+            await chain.start()
         except ChainOpenError as error:
             self._note(error, search)
             raise
@@ -188,6 +208,7 @@ class ChainOpener:
             loads.end(peers, kv_tokens)
         now_s = self._clock.monotonic_s()
         loads.accept(chain.loads, view.listings, now_s)
+        self._turned_away.forget(peers)
         noted: set[PeerId] = set()
         return OpenChain(chain, route, search.needs, lambda: self._ended(chain, noted, kv_tokens, now_s), noted)
 
@@ -197,7 +218,7 @@ class ChainOpener:
         for peer in chain.suspects - noted:
             self._avoided.note(peer, self._clock.monotonic_s())
 
-    async def _improve(self, opened: OpenChain, view: View, search: _Search, report: ProgressCallback) -> OpenChain:
+    async def _improve(self, opened: OpenChain, view: View, search: Search, report: ProgressCallback) -> OpenChain:
         """``opened``, or a chain that is better now that its servers have told their load.
 
         The first is kept until the second is open, so that there is always one.
@@ -221,7 +242,7 @@ class ChainOpener:
             raise
         return opened
 
-    def _give_up_late(self, error: ChainOpenError, search: _Search) -> None:
+    def _give_up_late(self, error: ChainOpenError, search: Search) -> None:
         """Raise ``PeerUnreachableError`` once servers have failed for too long."""
         if search.gone and self._clock.monotonic_s() - search.began_s > self._options.open_timeout_s:
             raise PeerUnreachableError(
@@ -229,16 +250,21 @@ class ChainOpener:
                 hint="try again, or ask through other initial peers",
             ) from error
 
-    def _note(self, error: ChainOpenError, search: _Search) -> None:
+    def _note(self, error: ChainOpenError, search: Search) -> None:
         """Sort the servers that did not accept, and remember those that were not there."""
+        now_s = self._clock.monotonic_s()
         for name, failure in error.failures.items():
             peer = PeerId(name)
             if isinstance(failure, BusyError):
-                search.busy[peer] = failure
+                wait_s = max(failure.retry_after_s, LEAST_WAIT_S) * self._random.uniform(*BUSY_JITTER)
+                search.busy[peer] = told = Told(failure, now_s + wait_s)
+                self._turned_away.note_busy(peer, told)
                 continue
             search.gone[peer] = failure
-            if not isinstance(failure, RefusedError):
-                self._avoided.note(peer, self._clock.monotonic_s())
+            if isinstance(failure, RefusedError):
+                self._turned_away.note_refused(peer, search.kv_tokens, now_s)
+            else:
+                self._avoided.note(peer, now_s)
 
     def _needs(self, kv_tokens: int) -> RouteNeeds:
         return priced(
@@ -262,51 +288,24 @@ class ChainOpener:
             numerics=classes.pop() if len(classes) == 1 and not self._options.mixed_numerics else "",
         )
 
-    async def _wait(self, search: _Search, report: ProgressCallback) -> None:
+    async def _wait(self, search: Search, report: ProgressCallback) -> None:
         """Let busy servers be for as long as they asked; ``BusyError`` if that is over ``busy_timeout_s``."""
-        asked_s = min(error.retry_after_s for error in search.busy.values())
-        wait_s = max(asked_s, 0.05) * self._random.uniform(*BUSY_JITTER)
-        worst = next(iter(search.busy.values()))
-        if self._clock.monotonic_s() + wait_s > search.began_s + self._options.busy_timeout_s:
+        first = min(search.busy.values(), key=lambda told: told.until_s)
+        now_s, limit_s = self._clock.monotonic_s(), self._options.busy_timeout_s
+        if first.until_s > search.began_s + limit_s:
             raise BusyError(
-                f"the swarm stayed busy for {self._options.busy_timeout_s:g} s; last: {worst.message}",
-                retry_after_s=asked_s,
+                f"the swarm stayed busy for {limit_s:g} s; last: {first.error.message}",
+                retry_after_s=max(first.until_s - now_s, 0.0),
                 hint="try again later, or add a server",
             )
-        report(Progress("waiting", detail=worst.message))
-        await self._clock.sleep(wait_s)
-        search.busy.clear()
+        report(Progress("waiting", detail=first.error.message))
+        await self._clock.sleep(max(first.until_s - now_s, 0.0))
+        search.busy = {peer: told for peer, told in search.busy.items() if told.until_s > first.until_s}
 
 
 def _described(route: Route) -> str:
     chain = ", ".join(f"{stage.peer[-8:]}[{stage.span}]" for stage in route.stages)
     return f"{chain}, {route.latency_s * 1e3:.0f} ms a token expected"
-
-
-def _explain(error: NoRouteError, search: _Search, view: View) -> SwarmError:
-    """The route's reason, unless servers that were tried and failed say more, and have not left meanwhile."""
-    listed = {listing.peer for listing in view.listings}
-    gone = {peer: failure for peer, failure in search.gone.items() if peer in listed}
-    if not gone and not _possible(search.needs, view):
-        return error
-    if not gone:
-        return PromptTooLongError(
-            f"prompt and answer may take {search.kv_tokens} tokens, and no chain of servers has KV room for so many",
-            hint="shorten the prompt, lower max_new_tokens or the session's max_tokens, or add a larger server",
-        )
-    tried = "; ".join(failure.message for failure in gone.values())
-    if all(isinstance(failure, RefusedError) for failure in gone.values()):
-        return RefusedError(tried, hint=next(iter(gone.values())).hint)
-    return PeerUnreachableError(f"{error.message}: {tried}", hint=error.hint)
-
-
-def _possible(needs: RouteNeeds, view: View) -> bool:
-    """True if a session of one token could be served by empty servers."""
-    try:
-        replace(view, listings=with_all_room(view.listings)).best(replace(needs, kv_tokens=1))
-    except NoRouteError:
-        return False
-    return True
 
 
 def check_room(prompt_tokens: int, max_new_tokens: int, room: int, *, whose: str) -> None:
