@@ -128,6 +128,40 @@ async def test_what_is_learnt_is_said_with_the_next_announcement(
     await server.die()
 
 
+async def test_in_a_hurry_it_announces_at_once_and_then_in_its_rhythm(
+    clock: VirtualClock, store: MemoryDirectoryStore
+) -> None:
+    server = Twin(store, 1, started_s=clock.wall_s())
+    await server.start()
+    await clock.advance(1.0)
+    sequence = server.announcer.current.sequence
+    server.announcer.hurry()
+    server.announcer.hurry()
+    await clock.settle()
+    assert server.announcer.current.sequence == sequence + 1
+    await clock.advance(CONFIG.announce_every_s - 1.0)
+    assert server.announcer.current.sequence == sequence + 1
+    await clock.advance(1.0)
+    assert server.announcer.current.sequence == sequence + 2
+    await server.die()
+
+
+async def test_an_outage_is_logged_once(
+    clock: VirtualClock, store: MemoryDirectoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Twin(store, 1, started_s=clock.wall_s())
+    await server.start()
+    for _ in range(2):
+        caplog.clear()
+        store.down = True
+        await clock.advance(10 * CONFIG.announce_every_s)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        store.down = False
+        await clock.advance(CONFIG.announce_every_s)
+        assert await seen(server) == 1
+    await server.die()
+
+
 @pytest.mark.parametrize("servers", [1, 2000, 10_000, 20_000])
 async def test_large_swarms_announce_less_often_and_stay_in_sight(
     clock: VirtualClock, store: MemoryDirectoryStore, servers: int
