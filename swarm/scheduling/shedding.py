@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarm.core.metrics import BATCHES
-
 MARGIN = 1.25
 """Accepted sessions keep at least 1/1.25 = 80 % of their throughput at the knee."""
-FEWEST = max(BATCHES)
-"""So many sessions are taken whatever was measured: what a server computes is known for batches up to this."""
+FEWEST = 4
+"""So many sessions are taken whatever was measured. Below that 80 % are not kept: a server that is slow alone would
+turn away everybody but one."""
 MOST_OTHERS = 7.0
 """The rest of a chain counts as at most so many stages like this one."""
 FIRST_WAIT_S = 1.0

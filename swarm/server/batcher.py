@@ -170,7 +170,7 @@ class Batcher:
         """The next forward: see ``FairQueue.pick``."""
         now_s = asyncio.get_running_loop().time()
         self._drop_overdue(now_s - self._queue_deadline_s)
-        self._ready = {session: ready_s for session, ready_s in self._ready.items() if session.ready}  # others will tell
+        self._ready = {session: since_s for session, since_s in self._ready.items() if session.ready}
         sessions = list(self._ready)
         waiting = self._waiting(sessions)
         jobs: list[Job] = []
