@@ -32,7 +32,7 @@ from swarm.wire.messages import Pace
 LOOK_EVERY_S = 1.0
 """While nobody holds the lost layers, the directory is read so often."""
 LEAST_WAIT_S = 0.05
-MAX_ATTEMPTS = 16
+MAX_ATTEMPTS = 32
 """So many mends without a row that came through, and the chain is given up: a swarm of liars goes on for ever."""
 
 FeedFor = Callable[[Sequence[StagePlan]], Awaitable[Feed]]
@@ -254,10 +254,12 @@ class Healer:
             self._report(Progress("healing", done, total, f"{_names(newcomers)} take over"))
 
         loads.begin(peers, needs.kv_tokens)
+        began_s = self._ground.clock.monotonic_s()
         try:
             await chain.mend(patches, keep, feed, told)
         except ChainOpenError as error:
             self._note_failures(error)
+            self._waited_s += self._ground.clock.monotonic_s() - began_s
             return False
         finally:
             loads.end(peers, needs.kv_tokens)

@@ -29,7 +29,7 @@ OPTIONS = {"max_new_tokens": 8, "ignore_eos": True}
 async def test_accepted_then_frozen(swarm: Swarm) -> None:
     """A server whose machine stops dead: no stream ends, the pulse tells."""
     first, _ = await swarm.serve("0:3", "3:5")
-    model = swarm.client()
+    model = swarm.client(heal_timeout_s=0.0)
     stream = await model.stream("x", max_new_tokens=300, ignore_eos=True)
     await stream.next_piece()
     swarm.network.freeze(first.peer)
@@ -55,7 +55,7 @@ async def test_accepted_then_frozen(swarm: Swarm) -> None:
 async def test_a_server_that_dies_mid_answer_is_named(swarm: Swarm, victim: int, head: str) -> None:
     """Its neighbours report a lost link at the same moment; the client must not believe that they are the lost ones."""
     nodes = await swarm.serve(name="a volunteer")
-    stream = await swarm.client(head).stream("The swarm answers", max_new_tokens=300, ignore_eos=True)
+    stream = await swarm.client(head, heal_timeout_s=0.0).stream("The swarm answers", max_new_tokens=300, ignore_eos=True)
     for _ in range(4):
         await stream.next_piece()
     await swarm.crash(nodes[victim])
@@ -76,7 +76,7 @@ async def test_a_server_that_dies_mid_answer_is_named(swarm: Swarm, victim: int,
 async def test_a_cut_between_two_servers_is_told(swarm: Swarm) -> None:
     """Both are alive and say so; the link between them is what broke."""
     first, second, _ = await swarm.serve()
-    stream = await swarm.client().stream("x", max_new_tokens=300, ignore_eos=True)
+    stream = await swarm.client(heal_timeout_s=0.0).stream("x", max_new_tokens=300, ignore_eos=True)
     await stream.next_piece()
     swarm.network.cut(first.peer, second.peer)
     with pytest.raises(GenerationInterruptedError) as caught:
@@ -92,7 +92,7 @@ async def test_a_server_that_dies_while_the_chain_opens(swarm: Swarm) -> None:
     """At any moment of the opening: another chain is found, or the error names layers or peer; never a hang."""
     for count in range(0, 24, 3):
         nodes = await swarm.serve("0:5")
-        task = asyncio.create_task(swarm.client().generate("x", max_new_tokens=2, ignore_eos=True))
+        task = asyncio.create_task(swarm.client(heal_timeout_s=0.0).generate("x", max_new_tokens=2, ignore_eos=True))
         await turns(count)
         await swarm.crash(nodes[0])
         [outcome] = await asyncio.gather(task, return_exceptions=True)
@@ -106,10 +106,10 @@ async def test_every_server_of_some_layers_is_gone(swarm: Swarm) -> None:
     _, middle, _ = await swarm.serve()
     await swarm.crash(middle)
     with pytest.raises(PeerUnreachableError, match=middle.short):
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=0.0).generate("x", **OPTIONS)
     await asyncio.sleep(70.0)
     with pytest.raises(NoRouteError, match="layers 1 to 2"):
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=0.0).generate("x", **OPTIONS)
     await swarm.serve("1:3")
     await swarm.answers()
 
@@ -128,5 +128,5 @@ async def test_a_server_of_another_dtype_in_its_record_than_in_truth(swarm: Swar
 
     liar = await Liar(swarm, "0:3", numerics=Numerics("bfloat16")).start()
     with pytest.raises(SwarmError, match=liar.peer[-8:]):
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=0.0).generate("x", **OPTIONS)
     await swarm.check_free()
