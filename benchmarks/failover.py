@@ -79,13 +79,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     spans = SpanPrefill(files, SPANS, longest)
     with tempfile.TemporaryDirectory(prefix="swarm-failover-") as folder, Fleet(SPANS * 2, Path(folder)) as fleet:
         fleet.start()
-        with SwarmModel.connect("demo", initial_peers=fleet.addresses, host="127.0.0.1") as model:
-            stage = Theatre(fleet, model, spans, answers)
-            for round_ in range(options.rounds):
-                for loss, context in _cases(options):
-                    sample = stage.lose(loss, ids[round_ : round_ + context])
-                    samples[loss].setdefault(str(context), []).append(sample)
-                    say(f"round {round_ + 1}, {loss} at {context}: {sample}")
+        stage = Theatre(fleet, spans, answers)
+        for round_ in range(options.rounds):
+            for loss, context in _cases(options):
+                sample = stage.lose(loss, ids[round_ : round_ + context])
+                samples[loss].setdefault(str(context), []).append(sample)
+                say(f"round {round_ + 1}, {loss} at {context}: {sample}")
     return {
         **{loss: {context: _figures(each) for context, each in found.items()} for loss, found in samples.items()},
         "tokens_equal": not Oracle(files).judge(answers),
@@ -113,29 +112,30 @@ def _figures(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 class Theatre:
-    """Where servers are lost: the fleet, a client, and every answer it got."""
+    """Where servers are lost: the fleet, and every answer that its clients got."""
 
-    def __init__(self, fleet: Fleet, model: SwarmModel, spans: SpanPrefill, answers: list[Answered]) -> None:
+    def __init__(self, fleet: Fleet, spans: SpanPrefill, answers: list[Answered]) -> None:
         self._fleet = fleet
-        self._model = model
         self._spans = spans
         self._answers = answers
 
     def lose(self, loss: Loss, context: Sequence[int]) -> Sample:
         """One answer after ``context`` with a loss in its middle; everybody is back when this returns.
 
-        It is tried again where the server had been replaced before it was lost: the client found it too slow.
+        Each time by a client that has lost no server before: it would avoid the one that failed last for a while. It is
+        tried again where the server had been replaced before it was lost: the client found it too slow.
         """
         for _ in range(TRIES):
-            sample = self._lose(loss, context)
+            with SwarmModel.connect("demo", initial_peers=self._fleet.addresses, host="127.0.0.1") as model:
+                sample = self._lose(model, loss, context)
             if sample is not None:
                 return sample
         raise SwarmError("servers were replaced before they could be lost", hint="measure on a machine that is idle")
 
-    def _lose(self, loss: Loss, context: Sequence[int]) -> Sample | None:
-        self._await_live()
+    def _lose(self, model: SwarmModel, loss: Loss, context: Sequence[int]) -> Sample | None:
+        self._await_live(model)
         span_prefill_s = self._spans.seconds(STAGES[loss], len(context))
-        with self._model.session(max_tokens=len(context) + ROOM_TOKENS) as session:
+        with model.session(max_tokens=len(context) + ROOM_TOKENS) as session:
             first = session.generate(**_options(LEAD_TOKENS, context))
             self._note(context, LEAD_TOKENS, first)
             lost = self._fleet.by_peer(first.chain[STAGES[loss]].peer).number
@@ -164,15 +164,15 @@ class Theatre:
             self._fleet.launch(number)
         self._fleet.await_ready([number])
 
-    def _await_live(self) -> None:
+    def _await_live(self, model: SwarmModel) -> None:
         until_s = time.monotonic() + LIVE_S
-        while any(found is None for found in self._metrics()):
+        while any(found is None for found in self._metrics(model)):
             if time.monotonic() > until_s:
                 raise NetworkError("a server that came back does not show in the directory")
             time.sleep(0.1)
 
-    def _metrics(self) -> list[object]:
-        seen = listings(self._model)
+    def _metrics(self, model: SwarmModel) -> list[object]:
+        seen = listings(model)
         return [seen[machine.peer].metrics if machine.peer in seen else None for machine in self._fleet.machines]
 
 
