@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from by_hand import HandChain
+from fakes import FakeClient
 from harness import LAYERS, Engines, Reference, Swarm, leak_check, write_model
 from transformers import Phi3Config
 
@@ -65,3 +67,23 @@ async def test_penalties_survive_the_crossing(long_swarm: Swarm) -> None:
     remote = await long_swarm.client("remote").generate(prompt, **options)
     local = await long_swarm.client("local").generate(prompt, **options)
     assert remote.token_ids == local.token_ids
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_replayed_rows_keep_the_table_they_were_computed_with(long_swarm: Swarm, lost: int) -> None:
+    """Decoded rows on both sides of the limit travel in one frame; the short ones must not get the long table."""
+    spans = ("0:2", f"2:{LAYERS}")
+    others = await long_swarm.serve(*spans, spans[lost])
+    prompt = list(range(40, 40 + SHORT - 8))
+    answers = []
+    for nodes in (others[:2], long_swarm.nodes[:2]):
+        client = FakeClient(long_swarm)
+        chain = await HandChain(client, nodes).open()
+        results = [await chain.prompt(prompt)]
+        results += await chain.go_on(results[0], 20)
+        if nodes[0] is not others[0]:
+            await chain.heal({lost: [others[2]]})
+        results += await chain.go_on(results[-1], 12)
+        answers.append([(result.tokens, result.logprobs) for result in results])
+        await client.close()
+    assert answers[0] == answers[1]
