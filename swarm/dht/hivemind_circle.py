@@ -36,13 +36,16 @@ class HivemindCircle:
 
     async def meet(self, peer: str, addresses: Sequence[str]) -> str:
         """See ``Circle.meet``."""
+        try:
+            return await self._meet(peer, addresses)
+        except Exception as error:  # hivemind's and the daemon's errors have no common class
+            return _line(error)
+
+    async def _meet(self, peer: str, addresses: Sequence[str]) -> str:
         protocol = self._node.protocol
         if peer == protocol.p2p.peer_id.to_base58():
             return "this is the node itself"
-        try:
-            connected = peer in await self.whereabouts()
-        except Exception as error:  # hivemind's and the daemon's errors have no common class
-            return _line(error)
+        connected = peer in await self.whereabouts()
         if not connected and (why := await self._connect(peer, addresses)):
             return why
         node_id = await protocol.call_ping(whom := PeerID.from_base58(peer))
