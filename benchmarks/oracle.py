@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from benchmarks.questions import Answered
 from benchmarks.setup import Reference
@@ -29,6 +30,7 @@ class Oracle(Reference):
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
         self._eos: Collection[int] = files.eos_token_ids
+        self._model.generation_config.eos_token_id = None
 
     def judge(self, answers: Iterable[Answered]) -> list[str]:
         """A line for each answer that is wrong."""
@@ -66,17 +68,33 @@ class Oracle(Reference):
             history.append(token)
         return tuple(chosen)
 
-    @torch.inference_mode()
     def continuation(self, context: Sequence[int], count: int, params: SamplingParams) -> tuple[int, ...]:
-        """The ``count`` tokens that follow ``context``, one after the other."""
-        history = History(context, answer_start=len(context))
-        ids, cache = torch.tensor([list(context)]), None
-        while len(history) < len(context) + count:
-            out = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            token = choose(_numpy(out.logits[0])[-1], history, len(history), params).token_id
-            history.append(token)
-            ids, cache = torch.tensor([[token]]), out.past_key_values
-        return history.token_ids[len(context) :]
+        """The ``count`` tokens that follow ``context``, by transformers' generate."""
+        ids = torch.tensor([list(context)])
+        whole = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            do_sample=False,
+            pad_token_id=0,
+            logits_processor=LogitsProcessorList([_Chooser(len(context), params)]),
+        )
+        return tuple(whole[0].tolist()[len(context) :])
+
+
+class _Chooser(LogitsProcessor):  # type: ignore[misc]  # transformers is not typed
+    """Leaves generate the one token that the rule for the question's sampling takes."""
+
+    def __init__(self, answer_start: int, params: SamplingParams) -> None:
+        self._answer_start = answer_start
+        self._params = params
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        history = History(input_ids[0].tolist(), answer_start=self._answer_start)
+        token = choose(_numpy(scores[0]), history, len(history), self._params).token_id
+        only = torch.full_like(scores, float("-inf"))
+        only[0, token] = 0.0
+        return only
 
 
 def _numpy(logits: Any) -> NDArray[np.float32]:
