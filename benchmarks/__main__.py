@@ -12,7 +12,7 @@ from typing import Any
 NAMES = {
     "decode": "one session against transformers generate: tokens per second, first token, wire bytes, busy DHT",
     "concurrency": "aggregate tokens per second of 1, 2, 4 and 8 sessions",
-    "overload": "sessions at the knee and with twice as many clients, BUSY, and one client beside 50 sessions of another",
+    "overload": "sessions at the knee and with twice as many clients, BUSY, one client beside 50 sessions of another",
     "failover": "seconds without a token when a server of the chain dies or freezes, beside a full prefill",
     "soak": "answers for minutes while servers are killed, frozen and started again, and what leaked",
     "scheduling": "milliseconds of allocation and routing by number of nodes, and how good the plans are",
