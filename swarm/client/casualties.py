@@ -23,11 +23,16 @@ class Mercy(enum.IntEnum):
     BLAMELESS = 2
     """Also who left this session through no fault: slow, draining, at the end of a cut link."""
     RETURNED = 3
-    """Also who failed this session, and has published metrics since: a server behind an outage, or started again."""
+    """Also who was cut off and has published metrics since, and who failed otherwise and was started again."""
+
+
+CUT_OFF = frozenset[LossKind]({"gone", "silent"})
+"""Losses that an outage of the network looks like: whoever comes back from one is as good as before."""
 
 
 @dataclass(slots=True)
 class _Casualty:
+    kind: LossKind
     blameless: bool
     mark: tuple[int, int] | None = None
     """Instance and sequence of its metrics as first read after it failed."""
@@ -52,7 +57,7 @@ class Casualties:
         if kind != "idle":
             before = self._known.get(peer)
             blameless = kind not in FAULTS and (before is None or before.blameless)
-            self._known[peer] = _Casualty(blameless)
+            self._known[peer] = _Casualty(kind, blameless)
 
     def note_busy(self, peer: PeerId, error: BusyError, until_s: float) -> None:
         """It has no room, and is not asked again before ``until_s``."""
@@ -79,7 +84,8 @@ class Casualties:
             mark = marks.get(peer, (0, 0))
             if casualty.mark is None:
                 casualty.mark = mark
-            casualty.returned = peer in marks and mark != casualty.mark
+            again = mark != casualty.mark if casualty.kind in CUT_OFF else mark[0] != casualty.mark[0]
+            casualty.returned = peer in marks and again
 
     def excluded(self, mercy: Mercy, avoided: frozenset[PeerId], now_s: float) -> frozenset[PeerId]:
         """Whom not to ask now. ``avoided`` are those that failed this client lately."""

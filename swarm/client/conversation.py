@@ -159,9 +159,13 @@ class Conversation:
             flying.append((chunk, await self._send(begin, chunk, rows)))
             while len(flying) > (window if end < total else 0):
                 frame = await self._commit(*flying.popleft())
+                if self.position < total:
+                    self.healer.progressed()
                 rows.told(self.position - rows.start, total - rows.start)
         self._answer_due = False
-        return await self._choice(frame)
+        choice = await self._choice(frame)
+        self.healer.progressed()  # not before: a server that answers nonsense time and again is no progress
+        return choice
 
     async def _choice(self, frame: Frame) -> Choice:
         try:
@@ -228,7 +232,6 @@ class Conversation:
             self._stale = True
             raise ProtocolViolation("the last server counts other rows than this client", peer=self._tail)
         self._history.extend(token_ids)
-        self.healer.progressed()
         return frame
 
     # -- healing --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from swarm.core.errors import (
     ChainOpenError,
     NetworkError,
     NoRouteError,
+    PeerError,
     PeerLostError,
     RefusedError,
     SwarmError,
@@ -275,7 +276,8 @@ class Healer:
                 asked_s = max(failure.retry_after_s, LEAST_WAIT_S) * self._ground.random.uniform(*BUSY_JITTER)
                 self._casualties.note_busy(peer, failure, now_s + asked_s)
                 continue
-            self._casualties.note(peer, "failed")
+            at_fault = isinstance(failure, PeerError | RefusedError)
+            self._casualties.note(peer, "failed" if at_fault else "gone")
             if not isinstance(failure, RefusedError):
                 self._avoid(peer, now_s)
 

@@ -94,7 +94,7 @@ async def test_a_tail_that_lies(swarm: Swarm, name: str, lie_at: int) -> None:
     await swarm.serve("0:3")
     tail = await SaysTail(swarm, "3:5", lie_at=lie_at, changes=LIES[name]).start()
     with pytest.raises(SwarmError) as caught:
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert blamed(caught.value, tail.peer), caught.value
     if lie_at:
         assert isinstance(caught.value, GenerationInterruptedError)
@@ -118,7 +118,7 @@ async def test_a_tail_with_other_logprobs_than_asked_for(swarm: Swarm, logprobs:
     await swarm.serve("0:3")
     tail = await SaysTail(swarm, "3:5", changes={"logprobs": logprobs}).start()
     with pytest.raises(SwarmError) as caught:
-        await swarm.client().generate("x", logprobs=2, **OPTIONS)
+        await swarm.client(heal_timeout_s=1.0).generate("x", logprobs=2, **OPTIONS)
     assert blamed(caught.value, tail.peer)
 
 
@@ -136,7 +136,7 @@ async def test_a_tail_with_wrong_hidden_rows(swarm: Swarm, rows: int, payload: b
     await swarm.serve("0:3")
     tail = await SaysTail(swarm, "3:5", changes={"tokens": (), "rows": rows}, payload=payload).start()
     with pytest.raises(SwarmError) as caught:
-        await swarm.client("local").generate("x", **OPTIONS)
+        await swarm.client("local", heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert blamed(caught.value, tail.peer)
 
 
@@ -144,7 +144,7 @@ async def test_a_tail_with_nan_rows_for_a_local_head(swarm: Swarm) -> None:
     await swarm.serve("0:3")
     await SaysTail(swarm, "3:5", changes={"tokens": (), "rows": 1}, payload=rows_of(float("nan"))).start()
     with pytest.raises(SwarmError, match="not finite"):
-        await swarm.client("local").generate("x", **OPTIONS)
+        await swarm.client("local", heal_timeout_s=1.0).generate("x", **OPTIONS)
     await swarm.check_free()
 
 
@@ -153,7 +153,7 @@ async def test_text_held_back_for_a_stop_string_is_valid_too(swarm: Swarm) -> No
     await swarm.serve("0:3")
     await SaysTail(swarm, "3:5", lie_at=3, changes={"tokens": ()}).start()
     said = swarm.reference.tokenizer.decode([7])
-    stream = await swarm.client().stream("x", stop=[said * 9], **OPTIONS)
+    stream = await swarm.client(heal_timeout_s=1.0).stream("x", stop=[said * 9], **OPTIONS)
     pieces: list[str] = []
 
     async def listen() -> None:
@@ -181,7 +181,7 @@ class RambleTail(Tail):
 async def test_results_for_unknown_steps_are_no_answers(swarm: Swarm) -> None:
     await swarm.serve("0:3")
     await RambleTail(swarm, "3:5").start()
-    result = await swarm.client().generate("x", **OPTIONS)
+    result = await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert result.token_ids == (7,) * 8
 
 
@@ -190,10 +190,10 @@ async def test_a_tail_that_takes_steps_and_is_silent(swarm: Swarm) -> None:
     await swarm.serve("0:3")
     await Tail(swarm, "3:5", lie_at=2).start()
     began_s = swarm.clock.monotonic_s()
-    with pytest.raises(GenerationInterruptedError, match="300 s") as caught:
-        await swarm.client().generate("x", **OPTIONS)
+    with pytest.raises(GenerationInterruptedError, match="within 60 s") as caught:
+        await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert caught.value.token_ids == (7, 7)
-    assert swarm.clock.monotonic_s() - began_s < 310.0
+    assert swarm.clock.monotonic_s() - began_s < 65.0
     await swarm.check_free()
 
 
@@ -217,7 +217,7 @@ async def test_garbage_on_the_clients_control_stream(swarm: Swarm, data: bytes) 
     await swarm.serve("0:3")
     tail = await GarbleTail(swarm, "3:5", lie_at=1, data=data).start()
     with pytest.raises(GenerationInterruptedError) as caught:
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert blamed(caught.value, tail.peer)
     assert caught.value.token_ids == (7,)
     await swarm.check_free()
@@ -228,7 +228,7 @@ async def test_an_announced_result_of_many_megabytes_is_not_waited_for(swarm: Sw
     where = Result(0, 0, 0, 1, (7,))
     tail = await GarbleTail(swarm, "3:5", data=encode_head(where, 32 * 1024 * 1024)).start()
     with pytest.raises(SwarmError, match="frame of") as caught:
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert blamed(caught.value, tail.peer)
 
 
@@ -282,7 +282,7 @@ async def test_a_server_in_the_middle_that_lies(swarm: Swarm, crime: str) -> Non
     [last] = await swarm.serve("3:5")
     liar = await Middle(swarm, "0:3", crime=crime).start()
     with pytest.raises(SwarmError) as caught:
-        await asyncio.wait_for(swarm.client().generate("xyz", **OPTIONS), 30.0)
+        await asyncio.wait_for(swarm.client(heal_timeout_s=1.0).generate("xyz", **OPTIONS), 30.0)
     if MIDDLE_CRIMES[crime]:
         assert liar.peer[-8:] in str(caught.value), caught.value
     assert len(str(caught.value)) > 20
@@ -356,7 +356,7 @@ async def test_eight_servers_that_never_answer_delay_one_open_and_not_the_next(s
     await swarm.serve("0:3", "3:5")
     for _ in range(8):
         await Opener(swarm, "0:5", manner="silence").start()
-    client = swarm.client()
+    client = swarm.client(heal_timeout_s=1.0)
     for longest_s in (70.0, 1.0):
         began_s = swarm.clock.monotonic_s()
         await client.generate("x", **OPTIONS)
@@ -371,7 +371,7 @@ async def test_a_crowd_of_servers_that_never_answer_costs_a_bounded_time(swarm: 
         await Opener(swarm, "0:5", manner="silence").start()
     began_s = swarm.clock.monotonic_s()
     with pytest.raises(PeerUnreachableError, match=r"\d servers failed in 120 s"):
-        await swarm.client().generate("x", **OPTIONS)
+        await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
     assert 120.0 <= swarm.clock.monotonic_s() - began_s < 140.0
     await swarm.check_free()
 
@@ -380,7 +380,7 @@ async def test_a_server_that_did_not_answer_is_not_tried_again_soon(swarm: Swarm
     """Nor is it given up: where no other will do it gets another chance at once."""
     nodes = await swarm.serve("0:3", "3:5")
     silent = await Opener(swarm, "0:5", manner="silence").start()
-    client = swarm.client()
+    client = swarm.client(heal_timeout_s=1.0)
     await client.generate("x", **OPTIONS)
     began_s = swarm.clock.monotonic_s()
     for _ in range(3):
