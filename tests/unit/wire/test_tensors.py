@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.numerics import DTYPE_BYTES
-from swarm.wire.tensors import INT8_BLOCK, decode_tensor, encode_tensor, tensor_bytes
+from swarm.wire.tensors import INT8_BLOCK, cut_tensor, decode_tensor, encode_tensor, tensor_bytes
 
 F32 = npt.NDArray[np.float32]
 LARGEST = {"float32": 3.4e38, "bfloat16": 3.38e38, "float16": 65504.0}
@@ -199,3 +199,22 @@ def test_bfloat16_rounds_to_nearest_ties_to_even(scale: float, expected: float) 
 def test_nothing_is_a_tensor_of_no_rows() -> None:
     assert encode_tensor(b"", "int8", "float32", 64) == b""
     assert decode_tensor(b"", "int8", "float32", 0, 64) == b""
+
+
+@given(tensors(), st.sampled_from(["raw", "int8"]), st.data())
+def test_cuts_of_a_tensor_are_the_tensor_of_their_rows(
+    tensor: tuple[str, int, bytes], codec: str, data: st.DataObject
+) -> None:
+    """Scales of every cut first, then their values: as if those rows had been encoded together. Nothing is copied."""
+    dtype, hidden, raw = tensor
+    row_bytes = hidden * DTYPE_BYTES[dtype]
+    rows = len(raw) // row_bytes
+    wire = encode_tensor(raw, codec, dtype, hidden)
+    first = data.draw(st.integers(0, rows))
+    last = data.draw(st.integers(first, rows))
+    spans = [(first, last), (0, first), (last, rows)]
+    cuts = [cut_tensor(wire, codec, dtype, hidden, *span) for span in spans]
+    joined = b"".join([*(scales for scales, _ in cuts), *(values for _, values in cuts)])
+    chosen = b"".join(raw[a * row_bytes : b * row_bytes] for a, b in spans)
+    assert joined == encode_tensor(chosen, codec, dtype, hidden)
+    assert all(memoryview(part).obj is memoryview(wire).obj for cut in cuts for part in cut if len(part))
