@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from swarm.core.errors import ModelError, UnsupportedFamilyError
 from swarm.core.spans import Span
 from swarm.engine.conversion import Recipe, recipes_for
 from swarm.engine.devices import dtype_name, pick_device, pick_dtype
-from swarm.engine.family import build_head, build_span
+from swarm.engine.family import build_head, build_span, layer_count
 from swarm.engine.head import HeadEngine
 from swarm.engine.placement import dispatch, span_device_map
 from swarm.engine.quantize import check_quantization, quantize_linears
@@ -135,6 +136,47 @@ def load_head(files: WeightFiles, *, dtype: str = "auto", device: str = "cpu", p
     return HeadEngine(model, dtype=dtype_name(chosen))
 
 
+class LayerByLayer:
+    """A whole model without its head, in float32, of which one layer at a time has weights.
+
+    ``model`` has embeddings from the start and until ``drop_embeddings``; a layer runs only inside ``holding``. The
+    weights are fetched to this machine's disk when it is made. Raises like ``load_span``.
+    """
+
+    def __init__(self, files: WeightFiles, *, device: str = "auto", progress: Progress) -> None:
+        refuse_quantized_checkpoint(files)
+        self.device, self.note = pick_device(device)
+        config = family_config(files)
+        self.layers = layer_count(config)
+        self.model = build_span(config, Span(0, self.layers), embeddings=True, head=False)
+        _set_dtype(self.model, torch.float32)
+        self._filling = _Filling(self.model, _whole_model(config), files, _Placing({}, self.device), "none")
+        self._plan = self._filling.plan(progress)
+        self.total_bytes, self.done_bytes = self._plan.total_bytes, 0
+        _move_buffers(self.model, self._filling.place)
+        self._fill("")
+        self.model.requires_grad_(False).eval()
+
+    def drop_embeddings(self) -> None:
+        """Give the embeddings' memory back."""
+        if self.model.embed is not None:
+            self.model.embed.to("meta")
+
+    @contextmanager
+    def holding(self, layer: int) -> Iterator[None]:
+        """Inside, ``layer`` has its weights; afterwards their memory is given back."""
+        name = f"body.{self.model.parts.layers}.{layer}"
+        self._fill(name)
+        try:
+            yield
+        finally:
+            self.model.get_submodule(name).to("meta")
+
+    def _fill(self, name: str) -> None:
+        if name in self._plan.groups:
+            self.done_bytes += sum(self._filling.fill(name, self._plan))
+
+
 def family_config(files: WeightFiles) -> PretrainedConfig:
     """The configuration as the family's own class; ``UnsupportedFamilyError`` if transformers does not know it."""
     model_type = str(files.config.get("model_type"))
@@ -182,6 +224,15 @@ def _whole_model(config: PretrainedConfig) -> PreTrainedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class _Plan:
+    """Names here by name in the whole model; recipes by the layer they fill ('': what is in none); bytes of all."""
+
+    local: Mapping[str, str]
+    groups: Mapping[str, list[Recipe]]
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Filling:
     """Gives every parameter and persistent buffer of ``model`` its value, and moves computed buffers.
 
@@ -195,23 +246,34 @@ class _Filling:
     quantization: str
 
     def run(self, progress: Progress) -> None:
+        plan = self.plan(progress)
+        done = 0
+        for layer in plan.groups:
+            for count in self.fill(layer, plan):
+                done += count
+                progress("loading weights", done, plan.total_bytes)
+        self.model.retie()
+        _move_buffers(self.model, self.place)
+        self.model.requires_grad_(False).eval()
+
+    def plan(self, progress: Progress) -> _Plan:
+        """What fills what; all of it is on this machine's disk afterwards."""
         local = {name: here for here, name in self.model.checkpoint_tensors().items()}
         recipes = recipes_for(self.whole, local, self.files.tensor_names())
         sources = [source for recipe in recipes for source in recipe.sources]
         self.files.fetch(sources, progress)
-        total, done = sum(info.length for info in self.files.tensors(sources).values()), 0
-        for layer, group in _by_layer(self.model, recipes, local).items():
-            for recipe, tensors in _complete(group, self.files):
-                done += sum(tensor.nbytes for tensor in tensors.values())
-                for name, value in recipe.make(self.whole, tensors).items():
-                    if name in local:
-                        _set(self.model, local[name], value, self.place(local[name]))
-                progress("loading weights", done, total)
-            if layer:
-                quantize_linears(self.model.get_submodule(layer), self.quantization)
-        self.model.retie()
-        _move_buffers(self.model, self.place)
-        self.model.requires_grad_(False).eval()
+        total_bytes = sum(info.length for info in self.files.tensors(sources).values())
+        return _Plan(local, _by_layer(self.model, recipes, local), total_bytes)
+
+    def fill(self, layer: str, plan: _Plan) -> Iterator[int]:
+        """Fill one layer of ``plan.groups``; how many bytes were read, each time some were."""
+        for recipe, tensors in _complete(plan.groups[layer], self.files):
+            for name, value in recipe.make(self.whole, tensors).items():
+                if name in plan.local:
+                    _set(self.model, plan.local[name], value, self.place(plan.local[name]))
+            yield sum(tensor.nbytes for tensor in tensors.values())
+        if layer:
+            quantize_linears(self.model.get_submodule(layer), self.quantization)
 
 
 def _by_layer(model: SpanModel, recipes: Sequence[Recipe], local: Mapping[str, str]) -> dict[str, list[Recipe]]:
