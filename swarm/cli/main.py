@@ -24,6 +24,7 @@ COMMANDS = {
     "route": ("swarm.cli.route", "what if: the fastest chain through a described cluster"),
     "plan": ("swarm.cli.plan", "what if: who of a described cluster should hold which layers"),
     "audit-rate": ("swarm.cli.audit_rate", "what if: how often to audit so that cheating does not pay"),
+    "calibrate": ("swarm.cli.calibrate", "measure a model's hidden states, for verifying servers"),
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
 }
