@@ -56,6 +56,7 @@ class HivemindDirectory:
         circle = HivemindCircle(node, clock, options, self._writer.forget)
         self._clock_watch = ClockWatch(circle, clock, SystemRandom())
         self._watching: asyncio.Task[NoReturn] | None = None
+        self._calls: set[asyncio.Future[Any]] = set()
         self._closed = False
         self.keeper = Keeper(circle, clock, SystemRandom(), initial, seeks_lost=not node.protocol.client_mode)
         """Brings the node back after an outage, and tells of it."""
@@ -146,6 +147,8 @@ class HivemindDirectory:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=self._options.rpc_timeout_s)
         try:
             async with asyncio.timeout(self._options.rpc_timeout_s):
                 await self._node.shutdown()
@@ -188,13 +191,21 @@ class HivemindDirectory:
                 raise
             # A server still knows what it stored itself, and others may find it again.
 
+    def _called(self, calling: asyncio.Future[Any]) -> None:
+        self._calls.discard(calling)
+        if not calling.cancelled():
+            calling.exception()  # perhaps nobody waits for it any more
+
     async def _bounded(self, call: Any, what: str) -> Any:
+        """Wait for a call of hivemind's, which goes on to its own end: cancelled, it leaves tasks that never do."""
+        calling, limit_s = asyncio.ensure_future(call), self._options.call_timeout_s
+        self._calls.add(calling)
+        calling.add_done_callback(self._called)
+        finished, _ = await asyncio.wait({calling}, timeout=limit_s)
+        if not finished:
+            raise NetworkError(f"could not {what} in {limit_s:.0f} s", hint="check the network")
         try:
-            async with asyncio.timeout(self._options.call_timeout_s):
-                return await call
-        except TimeoutError as error:
-            limit_s = self._options.call_timeout_s
-            raise NetworkError(f"could not {what} in {limit_s:.0f} s", hint="check the network") from error
+            return calling.result()
         except OSError as error:
             raise NetworkError(f"could not {what}: {error}", hint="restart this node") from error
 

@@ -259,3 +259,18 @@ async def test_a_writer_goes_on_when_the_nodes_it_knew_are_gone(create: Create) 
     await first[0].close()
     await writer[1].publish(*signed(identity, lifetime_s=70, sequence=2))
     assert await peers_seen(other[1]) == [identity.peer_id]
+
+
+async def test_reads_that_nobody_waits_for_any_more_leave_no_task_behind(create: Create) -> None:
+    """hivemind, cancelled in the middle of a search, forgets tasks that wait for ever."""
+    first = await create()
+    reader = await create(first, client_mode=True)
+    before = asyncio.all_tasks()
+    for turns in range(1, 60):
+        reading = asyncio.create_task(reader[1].servers(MODEL))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    await reader[1].close()
+    assert asyncio.all_tasks() <= before
