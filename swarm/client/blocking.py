@@ -20,6 +20,7 @@ from swarm.client.request import Options
 from swarm.client.results import GenerationResult, ProgressCallback
 from swarm.client.stream import AsyncTextStream
 from swarm.core.errors import MisuseError
+from swarm.wire.messages import Priority
 
 T = TypeVar("T")
 Prompt = str | None
@@ -330,9 +331,12 @@ class SwarmModel:
         """True if ``messages`` can be given."""
         return self._inner.parts.tokenizer.has_chat_template
 
-    def session(self, *, max_tokens: int | None = None) -> Session:
-        """A conversation that keeps its KV between calls; ``max_tokens`` is what it may hold in all."""
-        return Session(self._inner.session(max_tokens=max_tokens), self._loop)
+    def session(self, *, max_tokens: int | None = None, priority: Priority = "interactive") -> Session:
+        """A conversation that keeps its KV between calls; ``max_tokens`` is what it may hold in all.
+
+        ``priority`` "batch" leaves busy servers to those who wait for every token.
+        """
+        return Session(self._inner.session(max_tokens=max_tokens, priority=priority), self._loop)
 
     def close(self) -> None:
         """Leave the swarm and free everything. Idempotent."""

@@ -15,7 +15,7 @@ from swarm.client.generation import Emit, Generation
 from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
 from swarm.client.healing import Healer, HealOptions
 from swarm.client.opener import ChainOpener, OpenerOptions, check_room
-from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, read_options
+from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, check_priority, read_options
 from swarm.client.results import GenerationResult, Progress, ProgressCallback
 from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
@@ -28,7 +28,7 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
 from swarm.transport.protocol import Transport
-from swarm.wire.messages import Codec
+from swarm.wire.messages import Codec, Priority
 
 SESSION_TOKENS = 4096
 """What a session may hold in all unless it says otherwise, bounded by the model's context."""
@@ -122,12 +122,13 @@ class AsyncSwarmModel:
         session = self._one_off(prompt, options)
         return AsyncTextStream(session, prompt, progress or _no_progress, options, owns_session=True)
 
-    def session(self, *, max_tokens: int | None = None) -> AsyncSession:
+    def session(self, *, max_tokens: int | None = None, priority: Priority = "interactive") -> AsyncSession:
         """A conversation that keeps its KV between calls; it opens a chain when it is first used."""
+        check_priority(priority)
         context = self.parts.files.context_tokens
         if max_tokens is not None and not 0 < max_tokens <= context:
             raise ConfigError(f"a session of {max_tokens} tokens", hint=f"the model's context holds {context}")
-        return AsyncSession(self, max_tokens or min(SESSION_TOKENS, context))
+        return AsyncSession(self, max_tokens or min(SESSION_TOKENS, context), priority)
 
     async def close(self) -> None:
         """Leave the swarm; answers under way end with an error. Idempotent."""
@@ -175,11 +176,11 @@ class AsyncSwarmModel:
         request = self.read(options)
         ids = self.encode(prompt, options)
         new = self.plan_tokens(len(ids), request, self.parts.files.context_tokens)
-        return AsyncSession(self, len(ids) + new)
+        return AsyncSession(self, len(ids) + new, request.priority or "interactive")
 
-    async def open(self, kv_tokens: int, report: ProgressCallback) -> Conversation:
+    async def open(self, kv_tokens: int, report: ProgressCallback, priority: Priority) -> Conversation:
         """A conversation on a chain with room for ``kv_tokens``."""
-        opened = await self._opener.open(kv_tokens, report)
+        opened = await self._opener.open(kv_tokens, report, priority)
         try:
             head = await self._head(opened.chain.stages)
         except BaseException:
@@ -215,9 +216,10 @@ class AsyncSwarmModel:
 class AsyncSession:
     """One conversation: its tokens, and the chain that holds KV for them. One generation at a time."""
 
-    def __init__(self, model: AsyncSwarmModel, max_tokens: int) -> None:
+    def __init__(self, model: AsyncSwarmModel, max_tokens: int, priority: Priority) -> None:
         self._model = model
         self._max_tokens = max_tokens
+        self._priority = priority
         self._tokens: list[int] = []
         self._conversation: Conversation | None = None
         self._busy = False
@@ -270,7 +272,7 @@ class AsyncSession:
         max_new = model.plan_tokens(len(ids), request, self._max_tokens)
         self._busy = True
         try:
-            conversation = await self._ready(progress)
+            conversation = await self._ready(progress, request.priority or self._priority)
             generation = Generation(
                 request=request,
                 max_new_tokens=max_new,
@@ -292,7 +294,7 @@ class AsyncSession:
             if self._conversation is not None:
                 self._conversation.healer.rest()
 
-    async def _ready(self, progress: ProgressCallback) -> Conversation:
+    async def _ready(self, progress: ProgressCallback, priority: Priority) -> Conversation:
         """The conversation on a chain that is whole.
 
         One that broke while nobody asked is healed, if something of it is left and somebody is there to take over at
@@ -306,7 +308,7 @@ class AsyncSession:
                 return conversation
             await conversation.close()
         if times_closed == self._times_closed:
-            conversation = await self._model.open(self._max_tokens, progress)
+            conversation = await self._model.open(self._max_tokens, progress, priority)
             if times_closed == self._times_closed:
                 conversation.healer.begin(progress)
                 self._conversation = conversation

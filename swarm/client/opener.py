@@ -33,7 +33,7 @@ from swarm.scheduling.routing import Route, RouteNeeds
 from swarm.transport.pinger import Pinger
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
-from swarm.wire.messages import Codec
+from swarm.wire.messages import Codec, Priority
 
 BUSY_JITTER = (0.5, 1.5)
 """Clients wait a random factor of the asked time, so that they do not come back all at once."""
@@ -108,7 +108,7 @@ class ChainOpener:
         await self._view.close()
         await self._pulse.close()
 
-    async def open(self, kv_tokens: int, report: ProgressCallback) -> OpenChain:
+    async def open(self, kv_tokens: int, report: ProgressCallback, priority: Priority = "interactive") -> OpenChain:
         """An open chain with room for ``kv_tokens``.
 
         A server that refuses or cannot be reached is left out and the rest routed again. A busy one is left out too,
@@ -119,7 +119,7 @@ class ChainOpener:
         ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
         began_s = self._clock.monotonic_s()
-        search = self._search(kv_tokens, began_s)
+        search = self._search(kv_tokens, began_s, priority)
         while True:
             report(Progress("routing"))
             view = await self._view.look()
@@ -149,10 +149,10 @@ class ChainOpener:
         else:
             raise explain(error, search, view) from error
 
-    def _search(self, kv_tokens: int, now_s: float) -> Search:
+    def _search(self, kv_tokens: int, now_s: float, priority: Priority) -> Search:
         """A session's search, which knows what this client's others were told lately."""
         avoided = self._avoided.at(now_s) | self._turned_away.refusing(kv_tokens, now_s)
-        search = Search(self._needs(kv_tokens), now_s, avoided)
+        search = Search(self._needs(kv_tokens), now_s, avoided, priority)
         for peer, told in self._turned_away.busy(now_s).items():
             search.busy[peer] = replace(told, until_s=told.until_s + self._random.uniform(0.0, SPREAD_S))
         return search
@@ -196,7 +196,7 @@ class ChainOpener:
         """Open the chain of ``route``; raises ``ChainOpenError``, having noted who did not accept."""
         report(Progress("opening", detail=_described(route)))
         loads, peers, kv_tokens = self._view.loads, route.peers, search.kv_tokens
-        chain = Chain(self._plan(route, view, kv_tokens), self._transport, self._pulse)
+        chain = Chain(self._plan(route, view, search), self._transport, self._pulse)
         begun(chain)
         loads.begin(peers, kv_tokens)
         try:
@@ -275,17 +275,18 @@ class ChainOpener:
             )
         )
 
-    def _plan(self, route: Route, view: View, kv_tokens: int) -> ChainPlan:
+    def _plan(self, route: Route, view: View, search: Search) -> ChainPlan:
         stages = view.plans(route.stages)
         classes = {str(stage.announcement.numerics) for stage in stages}
         return ChainPlan(
             model=self._model,
             stages=stages,
-            kv_tokens=kv_tokens,
+            kv_tokens=search.kv_tokens,
             embed=self._options.remote_head,
             head=self._options.remote_head,
             codec=self._options.codec,
             numerics=classes.pop() if len(classes) == 1 and not self._options.mixed_numerics else "",
+            priority=search.priority,
         )
 
     async def _wait(self, search: Search, report: ProgressCallback) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 from swarm.core.errors import ConfigError
 from swarm.core.sampling import SamplingParams
+from swarm.wire.messages import Priority
 
 DEFAULT_NEW_TOKENS = 256
 Messages = Sequence[Mapping[str, Any]]
@@ -22,7 +23,8 @@ class Options(TypedDict, total=False):
     ``top_p`` 1 are off. Penalties and ``logit_bias`` (token id -> bias) as in ``SamplingParams``. ``logprobs``: True
     for the chosen token's, or how many alternatives. ``stop``: a string or several, not part of the text. ``seed``
     makes sampling repeatable; without one it is drawn and told in the result. ``ignore_eos`` goes on past the model's
-    own end.
+    own end. ``priority`` "batch" leaves busy servers to those who wait for every token (8 to 1); it counts when the
+    answer opens a chain, so not in the middle of a session.
     """
 
     messages: Messages
@@ -39,16 +41,21 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     seed: int
     ignore_eos: bool
+    priority: Priority
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A checked generation: what to sample, how, and when to stop. ``max_new_tokens`` None means the default."""
+    """A checked generation: what to sample, how, and when to stop.
+
+    ``max_new_tokens`` None means the default, ``priority`` None the session's.
+    """
 
     params: SamplingParams
     max_new_tokens: int | None
     stop: tuple[str, ...]
     ignore_eos: bool
+    priority: Priority | None = None
 
 
 def read_options(options: Options) -> Request:
@@ -64,7 +71,16 @@ def read_options(options: Options) -> Request:
     stop = (stop,) if isinstance(stop, str) else tuple(stop)
     if any(not isinstance(text, str) or not text for text in stop):
         raise ConfigError("stop must be one or more non-empty strings")
-    return Request(_params(options), limit, stop, bool(options.get("ignore_eos", False)))
+    return Request(
+        _params(options), limit, stop, bool(options.get("ignore_eos", False)), check_priority(options.get("priority"))
+    )
+
+
+def check_priority(priority: Priority | None) -> Priority | None:
+    """``priority``, if it is one; ``ConfigError`` otherwise."""
+    if priority is not None and priority not in get_args(Priority):
+        raise ConfigError(f"priority is {priority!r}", hint=f"choose {' or '.join(get_args(Priority))}")
+    return priority
 
 
 def _params(options: Options) -> SamplingParams:

@@ -16,6 +16,7 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Route, RouteNeeds
+from swarm.wire.messages import Priority
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Search:
     needs: RouteNeeds
     began_s: float
     avoided: frozenset[PeerId]
+    priority: Priority = "interactive"
     gone: dict[PeerId, SwarmError] = field(default_factory=dict)
     busy: dict[PeerId, Told] = field(default_factory=dict)
     looked_again: bool = False

@@ -13,12 +13,12 @@ from fakes import FakeServer
 from harness import Swarm
 
 from swarm.client.hedge import HEDGE_S, MAX_TRIES, first_open
-from swarm.core.errors import BusyError
+from swarm.core.errors import BusyError, ConfigError
 from swarm.engine.speed import SpanSpeed
 from swarm.transport.framing import FrameStream
 from swarm.wire.messages import Busy, Open, Refused
 
-OPTIONS = {"max_new_tokens": 2, "ignore_eos": True}
+OPTIONS: Any = {"max_new_tokens": 2, "ignore_eos": True}
 FAST, SLOW = SpanSpeed(tau_s=0.001), SpanSpeed(tau_s=0.01)
 
 
@@ -145,6 +145,36 @@ async def test_who_gives_up_meanwhile_leaves_nothing_behind(swarm: Swarm) -> Non
     await asyncio.sleep(3.0)
     await swarm.check_free()
     assert first.idle
+
+
+# -- how urgent it is ---------------------------------------------------------------------------------------------
+
+
+async def test_priority_is_told_to_every_server(swarm: Swarm) -> None:
+    nodes = await swarm.serve("0:3", "3:5")
+    model = swarm.client()
+
+    def told() -> set[str]:
+        return {session.opened.priority for node in nodes for session in node.server.table.sessions}
+
+    async def during(**options: Any) -> set[str]:
+        stream = await model.stream("x", max_new_tokens=40, ignore_eos=True, **options)
+        await stream.next_piece()
+        seen = told()
+        await stream.aclose()
+        await swarm.quiet()
+        return seen
+
+    assert await during() == {"interactive"}
+    assert await during(priority="batch") == {"batch"}
+    session = model.session(priority="batch")
+    await session.generate("x", **OPTIONS)
+    assert told() == {"batch"}
+    await session.close()
+    with pytest.raises(ConfigError, match="priority is 'urgent'"):
+        await model.generate("x", priority="urgent", **OPTIONS)
+    with pytest.raises(ConfigError, match="choose interactive or batch"):
+        model.session(priority="urgent")  # type: ignore[arg-type]
 
 
 # -- tries beside each other --------------------------------------------------------------------------------------
