@@ -20,7 +20,8 @@ from swarm.transport.protocol import Stream, Transport
 
 PULSE_PROTOCOL = f"swarm.pulse.{PROTOCOL_MAJOR}"
 INTERVAL_S = 0.1
-SILENCE_S = 2.0
+SILENCE_S = 1.8
+"""With the moment a client waits for better evidence a silence is acted on within 2 s."""
 LINGER_S = 10.0
 """How long a pair's beat goes on after its last session, since the next one often comes soon."""
 REDIAL_S = 1.0
