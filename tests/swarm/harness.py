@@ -141,9 +141,12 @@ class Node:
 
     @property
     def idle(self) -> bool:
-        """Nothing reserved, nothing registered, nobody waiting."""
-        table = self.server.table
-        return not len(table) and self.engine.free_tokens == self.kv_tokens
+        """Nothing reserved, nothing registered, nothing logged, no beat kept for anybody."""
+        server = self.server
+        kept = server._serving.reception.replay_budget.used_bytes or any(
+            pair.holds for pair in server.pulse._pairs.values()
+        )
+        return not (len(server.table) or kept) and self.engine.free_tokens == self.kv_tokens
 
 
 class Engines:
