@@ -15,6 +15,9 @@ class ServerConfig:
     """Sessions at once, over all clients."""
     max_sessions_per_client: int = 32
     """Sessions at once from one peer id."""
+    max_sessions_per_address: int = 48
+    """Sessions at once from one IP address (a /64 in IPv6): peer ids cost nothing. This machine's own and relayed
+    streams are not counted so."""
     beyond_knee: bool = False
     """Take sessions although those here would keep less than 80 % of the pace they have at the knee."""
     max_kv_share_per_client: float = 0.5
@@ -23,7 +26,7 @@ class ServerConfig:
     opens_per_s_per_client: float = 16.0
     """OPENs of one peer id in the long run."""
     open_burst_per_client: int = 64
-    """The same at once."""
+    """The same at once. From one address twice as many of both."""
     max_unopened_per_client: int = 64
     """Control streams of one peer id that have not sent OPEN yet."""
     max_queued_steps: int = 1024

@@ -13,6 +13,8 @@ from swarm.scheduling.shedding import MARGIN, Allowance, Places, knee_of, most_s
 from swarm.server.config import ServerConfig
 from swarm.server.session import ServerSession
 from swarm.server.vitals import Vitals
+from swarm.transport.addresses import household
+from swarm.transport.framing import FrameStream
 from swarm.wire.messages import Open
 
 PRESENT_S = 60.0
@@ -30,6 +32,7 @@ class Gate:
         self._vitals = vitals
         self._places = Places()
         self._opens = Allowance(config.opens_per_s_per_client, config.open_burst_per_client)
+        self._opens_from = Allowance(2 * config.opens_per_s_per_client, 2 * config.open_burst_per_client)
         self._knocking: Counter[PeerId] = Counter()
         self._turned_away_s: dict[PeerId, float] = {}
         self._entered_s: dict[ServerSession, float] = {}
@@ -47,18 +50,20 @@ class Gate:
             if not self._knocking[client]:
                 del self._knocking[client]
 
-    def ask(self, client: PeerId) -> None:
-        """``BusyError`` if ``client`` sends OPENs faster than it may, whatever is in them."""
-        wait_s = self._opens.take(client, self._now_s)
+    def ask(self, control: FrameStream) -> None:
+        """``BusyError`` if a client, or an address, sends OPENs faster than it may, whatever is in them."""
+        place, now_s = household(control.address), self._now_s
+        wait_s = self._opens.take(control.peer, now_s) or (self._opens_from.take(place, now_s) if place else 0.0)
         if wait_s > 0:
             raise BusyError("too many OPENs from one client", retry_after_s=wait_s)
 
-    def reserve(self, client: PeerId, opened: Open) -> KVSlot:
+    def reserve(self, control: FrameStream, opened: Open) -> KVSlot:
         """KV for one more session, or ``BusyError`` with the time to wait; ``RefusedError`` if it never fits."""
-        vitals, config = self._vitals, self._config
+        vitals, config, client = self._vitals, self._config, control.peer
         own = [session for session in vitals.table.sessions if session.key.client == client]
         if len(own) >= config.max_sessions_per_client:
             raise self._own_limit(f"one client may hold {config.max_sessions_per_client} sessions", len(own))
+        self._check_address(household(control.address))
         if len(vitals.table) >= config.max_sessions:
             raise self._full(client, f"all {config.max_sessions} sessions are taken")
         self._check_share(client, own, opened)
@@ -92,6 +97,12 @@ class Gate:
     @property
     def _now_s(self) -> float:
         return self._vitals.clock.monotonic_s()
+
+    def _check_address(self, place: str) -> None:
+        limit = self._config.max_sessions_per_address
+        here = sum(household(session.control.address) == place for session in self._vitals.table.sessions)
+        if place and here >= limit:
+            raise self._own_limit(f"one address may hold {limit} sessions", here)
 
     def _check_share(self, client: PeerId, own: list[ServerSession], opened: Open) -> None:
         """A second session must leave room for others, while there are others."""

@@ -49,7 +49,7 @@ class Reception:
         vitals, client = self._vitals, control.peer
         if self.draining:
             raise BusyError("this server is leaving", retry_after_s=LEAVING_RETRY_S)
-        self.gate.ask(client)
+        self.gate.ask(control)
         check_open(opened, vitals.engine.info, vitals.announcer.current)
         key = SessionKey(client, opened.session, opened.stage)
         if key in vitals.table:
@@ -57,7 +57,7 @@ class Reception:
         downlink = None
         if opened.downstream is not None:
             downlink = self.way_to(opened.downstream, key, opened, opened.generation)
-        slot = self.gate.reserve(client, opened)
+        slot = self.gate.reserve(control, opened)
         log = ReplayLog(self.replay_budget)
         return ServerSession(key, opened, slot, vitals.engine.info, control, log), downlink
 

@@ -60,6 +60,21 @@ def is_public(address: str) -> bool:
     return host.version == 4 or (host in _UNICAST and host not in _TUNNELLED)
 
 
+def household(address: str) -> str:
+    """What counts as one place when strangers are counted: an IPv4 address, or the /64 of an IPv6 one.
+
+    Empty for this machine, for streams that come through a relay (others do too), and for what is no address.
+    """
+    parts = address.split("/")
+    if len(parts) < 3 or is_relayed(address) or is_loopback(address):
+        return ""
+    try:
+        host = ipaddress.ip_address(parts[2])
+    except ValueError:
+        return ""
+    return str(ipaddress.ip_network((host, 32 if host.version == 4 else 64), strict=False))
+
+
 def is_neighbour(address: str, own: Iterable[str]) -> bool:
     """True if the address lies in a private network with one of our ``own``: the same /24, or /64 in IPv6."""
     place = _network(address)

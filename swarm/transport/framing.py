@@ -50,6 +50,11 @@ class FrameStream:
         return self._stream.peer
 
     @property
+    def address(self) -> str:
+        """See ``Stream.address``."""
+        return self._stream.address
+
+    @property
     def phase(self) -> Phase:
         return self._machine.phase
 

@@ -49,8 +49,10 @@ class Libp2pStream:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         forget: Callable[[Libp2pStream], None],
+        address: str = "",
     ) -> None:
         self._peer = peer
+        self.address = address
         self._reader = reader
         self._writer = writer
         self._forget = forget
@@ -300,12 +302,14 @@ class Libp2pTransport:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _on_inbound(self, peer: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_inbound(
+        self, peer: str, address: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         handler = self._handlers.get(protocol)
         if handler is None or not self._tasks.admits(PeerId(peer)):
             writer.transport.abort()
             return
-        stream = Libp2pStream(PeerId(peer), reader, writer, self._streams.discard)
+        stream = Libp2pStream(PeerId(peer), reader, writer, self._streams.discard, address)
         self._streams.add(stream)
         self._tasks.start(protocol, handler, stream)
 

@@ -40,6 +40,8 @@ class MemoryNetwork:
         self._gates: dict[PeerId, Gate] = {}
         self._taps: list[Tap] = []
         self._streams: set[MemoryStream] = set()
+        self.places: dict[PeerId, str] = {}
+        """From which multiaddress a peer's streams come; nobody knows it of the others."""
 
     def transport(self, peer: Identity | PeerId) -> MemoryTransport:
         """A new node; ``MisuseError`` if that peer has one (after ``kill`` or ``close`` it may come back)."""
@@ -155,6 +157,11 @@ class MemoryStream:
     @property
     def peer(self) -> PeerId:
         return self._peer
+
+    @property
+    def address(self) -> str:
+        """See ``Stream.address``: where the network has put the other end, if anywhere."""
+        return self._network.places.get(self._peer, "")
 
     @property
     def local(self) -> PeerId:

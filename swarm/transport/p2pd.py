@@ -32,7 +32,8 @@ _SCRATCH_PATH_CHARS = 80  # a unix socket's path may have 107
 
 _log = getLogger(__name__)
 
-OnInbound = Callable[[str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
+OnInbound = Callable[[str, str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
+"""Told the peer, the multiaddress it comes from (empty if that is unreadable), the protocol, and both directions."""
 """Called with peer id, protocol, reader and writer of an inbound stream; owns the writer from then on."""
 
 
@@ -257,11 +258,12 @@ async def _read_greeting(on_inbound: OnInbound, reader: asyncio.StreamReader, wr
         async with asyncio.timeout(10.0):
             info = p2pd_pb2.StreamInfo.FromString(await _read_message(reader, _MAX_STREAM_INFO_BYTES))
         peer = PeerID(info.peer).to_base58()
+        address = multiaddr.to_text(info.addr) or ""
     except Exception as error:  # only the daemon speaks here: whatever is wrong, this one stream is lost
         _log.debug("an inbound stream was lost before it began: %r", error)
         writer.transport.abort()
         return
-    on_inbound(peer, info.proto, reader, writer)
+    on_inbound(peer, address, info.proto, reader, writer)
 
 
 async def _read_message(reader: asyncio.StreamReader, limit: int) -> bytes:

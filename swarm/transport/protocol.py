@@ -16,6 +16,11 @@ class Stream(Protocol):
         """The other end, as the transport authenticated it."""
         ...
 
+    @property
+    def address(self) -> str:
+        """Where an inbound stream comes from, as a multiaddress; empty if that is not known."""
+        ...
+
     async def read_exactly(self, count: int) -> bytes:
         """The next ``count`` bytes; ``PeerLostError`` if the stream ends or breaks first.
 

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from swarm.core.announcement import Reach
 from swarm.core.errors import ConfigError
 from swarm.core.keys import Identity
-from swarm.transport.addresses import is_neighbour, is_public, is_relayed, join_peer, reach_of, split_peer, widest_first
+from swarm.transport.addresses import (
+    household,
+    is_neighbour,
+    is_public,
+    is_relayed,
+    join_peer,
+    reach_of,
+    split_peer,
+    widest_first,
+)
 from swarm.transport.multiaddr import to_bytes, to_text
 
 PEER, RELAY = Identity(bytes(32)).peer_id, Identity(b"r" * 32).peer_id
@@ -149,3 +158,16 @@ def test_addresses_that_most_can_dial_come_first() -> None:
     public = "/ip4/8.8.4.4/tcp/1"
     assert widest_first([own, lan, relayed, public]) == (public, relayed, lan, own)
     assert widest_first(["/ip6/::1/tcp/1", "nonsense", own]) == ("nonsense", "/ip6/::1/tcp/1", own)
+
+
+def test_strangers_are_counted_by_address_or_prefix() -> None:
+    assert household(PUBLIC) == household("/ip4/8.8.8.8/udp/4001/quic-v1") == "8.8.8.8/32"
+    assert household(PRIVATE) != household("/ip4/192.168.1.6/tcp/31337")
+    assert household("/ip6/2001:db8:1:2::7/tcp/1") == household("/ip6/2001:db8:1:2:a::9/tcp/2") == "2001:db8:1:2::/64"
+
+
+@pytest.mark.parametrize(
+    "address", [LOOPBACK, "/ip6/::1/tcp/1", CIRCUIT, "", "/ip4", "/dns/example.org/tcp/1", "/ip4/x/tcp/1"]
+)
+def test_whose_place_is_not_known_is_not_counted(address: str) -> None:
+    assert household(address) == ""
