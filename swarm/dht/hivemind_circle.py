@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from swarm.core.clock import Clock
+from swarm.core.errors import NetworkError
 from swarm.dht.hivemind_import import Multiaddr, PeerID, dht_pb2
 from swarm.dht.options import DirectoryOptions
 
@@ -16,11 +17,20 @@ _REASON_CHARS = 200
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
-class HivemindCircle:
-    """A ``Circle`` and ``Times`` over ``node``; ``forget`` is called when others are known again."""
+Call: TypeAlias = Callable[[Coroutine[Any, Any, Any], str], Awaitable[Any]]
 
-    def __init__(self, node: Any, clock: Clock, options: DirectoryOptions, forget: Callable[[], None]) -> None:
+
+class HivemindCircle:
+    """A ``Circle`` and ``Times`` over ``node``.
+
+    ``call`` waits for a call of hivemind's, within bounds; ``forget`` is called when others are known again.
+    """
+
+    def __init__(
+        self, node: Any, clock: Clock, options: DirectoryOptions, call: Call, forget: Callable[[], None]
+    ) -> None:
         self._node = node
+        self._call = call
         self._clock = clock
         self._options = options
         self._forget = forget
@@ -94,9 +104,8 @@ class HivemindCircle:
 
     async def settle(self) -> None:
         """See ``Circle.settle``."""
-        with suppress(Exception):
-            async with asyncio.timeout(self._options.call_timeout_s):
-                await self._node.find_nearest_nodes([self._node.node_id])
+        with suppress(NetworkError):
+            await self._call(self._node.find_nearest_nodes([self._node.node_id]), "look for the others")
 
     async def offset_s(self, peer: str) -> float | None:
         """See ``Times.offset_s``."""

@@ -53,7 +53,7 @@ class HivemindDirectory:
         self._storage = bound(node.protocol, clock, gate.longest_s, max_bytes=options.held_bytes)
         self._writer = Writer(node, clock, options.replicas_known_s)
         self._reader = Reader(self._fetch, judge, clock, options, SystemRandom())
-        circle = HivemindCircle(node, clock, options, self._writer.forget)
+        circle = HivemindCircle(node, clock, options, self._bounded, self._writer.forget)
         self._clock_watch = ClockWatch(circle, clock, SystemRandom())
         self._watching: asyncio.Task[NoReturn] | None = None
         self._calls: set[asyncio.Future[Any]] = set()
