@@ -55,6 +55,13 @@ def patches_for(damage: Damage, find: Find) -> list[Patch]:
     for pair in sorted(damage.cuts):
         if not (damage.gone | alive) & set(pair):
             alive |= _replaceable(reversed(pair), damage, find)
+    try:
+        return _filled(damage, alive, find)
+    except NoRouteError:
+        return _filled(damage, set(), find)  # somebody for each of them, but not for all side by side
+
+
+def _filled(damage: Damage, alive: set[int], find: Find) -> list[Patch]:
     return [Patch(run.start, run.stop, find(run, damage.peers(alive & set(run)))) for run in runs(damage.gone | alive)]
 
 

@@ -124,7 +124,7 @@ async def test_rows_that_the_wire_cannot_carry_are_told(swarm: Swarm) -> None:
     engine.after = poison
     for codec, words in (("int8", "not finite"), ("raw", "finite")):
         with pytest.raises(PeerLostError, match=words) as caught:
-            await asyncio.wait_for(swarm.client(codec=codec).generate("x", **OPTIONS), 10.0)
+            await asyncio.wait_for(swarm.client(codec=codec, heal_timeout_s=1.0).generate("x", **OPTIONS), 10.0)
         if codec == "int8":
             assert first.short in str(caught.value)
     engine.after = None

@@ -11,7 +11,7 @@ from fakes import FakeServer
 from harness import Node, Swarm
 
 from swarm.client.results import GenerationResult, Progress
-from swarm.core.errors import NoRouteError, PeerUnreachableError, SwarmError
+from swarm.core.errors import NoRouteError, PeerUnreachableError
 from swarm.engine.speed import SpanSpeed
 from swarm.transport.framing import FrameStream
 from swarm.transport.memory import LinkShape
@@ -196,15 +196,15 @@ async def test_a_server_that_fails_its_session_does_not_get_the_next_one(swarm: 
     [honest] = await swarm.serve("0:5", speed=SLOW)
     breaker = await Breaker(swarm, "0:5", speed=FAST).start()
     model = swarm.client()
-    with pytest.raises(SwarmError):
-        await model.generate("x", **OPTIONS)
+    first = await model.generate("x", **OPTIONS)
+    assert [stage.peer for heal in first.heals for stage in heal.lost] == [breaker.peer]
     for _ in range(3):
         assert peers(await model.generate("x", **OPTIONS)) == [honest.peer]
     assert len(breaker.opens) == 1
 
 
-async def test_a_server_that_slanders_the_next_one_is_avoided_as_well(swarm: Swarm) -> None:
-    """It says of honest ones that it lost them: neither of the two gets the next session."""
+async def test_a_server_that_slanders_the_next_one_is_found_out(swarm: Swarm) -> None:
+    """It says of honest ones that it lost them, and reaches nobody in their place either: it goes, they stay."""
 
     @dataclass
     class Slanderer(FakeServer):
@@ -212,16 +212,15 @@ async def test_a_server_that_slanders_the_next_one_is_avoided_as_well(swarm: Swa
             await control.send(LinkLost(honest[1].peer, "it is not there"))
 
     honest = await swarm.serve("0:2", "2:5", speed=FAST)
-    spare = (await swarm.serve("0:5", speed=SLOW))[0]
+    await swarm.serve("0:5", speed=SLOW)
     slanderer = await Slanderer(swarm, "0:2", speed=SpanSpeed(tau_s=0.0001)).start()
     model = swarm.client()
     await asyncio.sleep(20.0)
-    with pytest.raises(SwarmError):
-        await model.generate("x", **OPTIONS)
+    first = await model.generate("x", **OPTIONS)
+    assert list(first.token_ids) == swarm.reference.greedy("x", 3, eos_token_id=None)
     assert slanderer.steps
-    following = peers(await model.generate("x", **OPTIONS))
-    assert following[-1] == spare.peer
-    assert slanderer.peer not in following
+    for result in (first, await model.generate("x", **OPTIONS)):
+        assert peers(result) == [node.peer for node in honest]
 
 
 # -- going away ---------------------------------------------------------------------------------------------------
