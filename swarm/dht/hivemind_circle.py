@@ -71,7 +71,7 @@ class HivemindCircle:
         libp2p waits longer after each failed dial, up to five minutes, and refuses to dial meanwhile; so it is asked
         only once a plain TCP connection has shown that somebody is there.
         """
-        doors = [_door(address) for address in addresses]
+        doors = [door_of(address) for address in addresses]
         if doors and None not in doors:
             reasons = await asyncio.gather(*(self._knock(*door) for door in doors if door is not None))
             if all(reasons):
@@ -126,7 +126,7 @@ class HivemindCircle:
         self._forget()
 
 
-def _door(address: str) -> tuple[str, int] | None:
+def door_of(address: str) -> tuple[str, int] | None:
     """Host and TCP port of a direct multiaddress; None for any other."""
     parts = address.split("/")
     if len(parts) < 5 or parts[1] not in _HOSTS or parts[3] != "tcp" or "p2p-circuit" in parts:

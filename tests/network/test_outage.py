@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from directory_nodes import MODEL, Create, Node, identities, peers_seen, signed
 from namespaces import switch
 
 from swarm.core.keys import Identity
+from swarm.dht.hivemind_circle import door_of
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.dht.keeper import JITTER, MAX_PAUSE_S
 from swarm.runtime.clock import SystemClock
@@ -126,6 +128,23 @@ async def test_a_first_node_that_was_restarted_is_found_by_those_who_know_each_o
                 await asyncio.sleep(0.2)
     finally:
         await stop(again)
+
+
+@pytest.mark.parametrize(
+    ("address", "door"),
+    [
+        ("/ip4/192.0.2.1/tcp/31337/p2p/12D3KooWA", ("192.0.2.1", 31337)),
+        ("/ip6/2001:db8::1/tcp/1", ("2001:db8::1", 1)),
+        ("/dns4/swarm.example/tcp/443/wss", ("swarm.example", 443)),
+        ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWA/p2p-circuit/p2p/12D3KooWB", None),
+        ("/ip4/192.0.2.1/udp/1/quic-v1", None),
+        ("/ip4/192.0.2.1/tcp/x", None),
+        ("/ip4/192.0.2.1", None),
+        ("", None),
+    ],
+)
+def test_where_a_plain_connection_can_knock(address: str, door: tuple[str, int] | None) -> None:
+    assert door_of(address) == door
 
 
 async def start_first(key: Path, port: int) -> Node:
