@@ -74,7 +74,7 @@ class Keeper:
     """Dials the ``initial`` peers, and others that were known, whenever they are not.
 
     While somebody is known, this mends a swarm that fell into parts; while nobody is, the node is *alone*, and *cut
-    off* once an attempt has shown that nobody answers either. Peers are tried each by itself, with growing pauses, and
+    off* once each has been tried and nobody answers either. Peers are tried each by itself, with growing pauses, and
     all at once when one of them answers after an outage. A node that never knew anybody is not alone.
     """
 
@@ -107,7 +107,7 @@ class Keeper:
 
     @property
     def cut_off(self) -> bool:
-        """True if the node is alone and nobody answered."""
+        """True if the node is alone, and none of those it sought answered."""
         return self._away.is_set()
 
     async def wait_cut_off(self) -> None:
@@ -214,7 +214,7 @@ class Keeper:
         now_s, level = self._clock.monotonic_s(), logging.INFO if self.watched else logging.WARNING
         if not known:
             self._was_alone = True
-            if not self.cut_off and any(way.why for way in self._ways.values()):
+            if not self.cut_off and self._ways and all(way.why for way in self._ways.values()):
                 self._cut_off_s = now_s
                 self._here.clear()
                 self._away.set()
@@ -238,7 +238,8 @@ class Keeper:
         others = len(self._ways) - len(initial)
         told = "; ".join(f"{way.addresses[0]}: {way.why}" for way in initial if way.why)
         if initial:
-            message = f"no initial peer answered ({told})" + (f", nor any of {others} others known" if others else "")
+            more = f", nor did {others} other{'s' if others > 1 else ''} known before" if others else ""
+            message = f"no initial peer answered ({told}){more}"
         else:
-            message = f"none of {others} peers that were known answers"
+            message = f"nobody of the {others} known before answers"
         return PeerUnreachableError(message, hint="check that one of them is running and its port open")

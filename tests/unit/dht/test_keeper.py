@@ -25,6 +25,7 @@ class Circle:
         self.table: set[str] = set()
         self.dials: list[tuple[float, str, tuple[str, ...]]] = []
         self.settled = self.returns = 0
+        self.slow: set[str] = set()
 
     def known(self) -> frozenset[str]:
         return frozenset(self.table)
@@ -35,7 +36,7 @@ class Circle:
     async def meet(self, peer: str, addresses: Sequence[str]) -> str:
         self.dials.append((self.clock.monotonic_s(), peer, tuple(addresses)))
         if peer not in self.answering:
-            await self.clock.sleep(DIAL_S)
+            await self.clock.sleep(4 * DIAL_S if peer in self.slow else DIAL_S)
             return "no answer"
         self.table.add(peer)
         return ""
@@ -171,6 +172,21 @@ async def test_one_missed_answer_is_no_outage(caplog: pytest.LogCaptureFixture) 
     assert setting.circle.table == {"first"}
     assert setting.circle.returns == 1, "what was learnt without the others is void all the same"
     assert caplog.messages == []
+    await setting.keeper.close()
+
+
+async def test_it_is_cut_off_only_when_everybody_has_been_tried() -> None:
+    setting = Setting("first")
+    await setting.among("first", "second")
+    slow = setting.circle.cut()
+    setting.circle.slow = slow - {"first"}
+    await setting.clock.advance(2 * DIAL_S)
+    assert setting.keeper.alone
+    assert not setting.keeper.cut_off
+    await setting.clock.advance(3 * DIAL_S)
+    assert setting.keeper.cut_off
+    with pytest.raises(PeerUnreachableError, match=r"\(/first: no answer\), nor did 1 other known before"):
+        await setting.clock.run(setting.keeper.seek())
     await setting.keeper.close()
 
 
