@@ -29,12 +29,17 @@ Told = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What steps are to add: ``token_ids`` are all that shall be held in the end, the first ``start`` are already."""
+    """What steps are to add to the ``start`` rows that are held."""
 
-    token_ids: Sequence[int]
+    new_ids: Sequence[int]
     start: int
     prefill: bool
     told: Told
+
+    @property
+    def total(self) -> int:
+        """Rows that are to be held in the end."""
+        return self.start + len(self.new_ids)
 
 
 class Conversation:
@@ -107,20 +112,21 @@ class Conversation:
         self._params = params
         self._history = History(self._history.token_ids, answer_start=total)
         self._answer_due = True
-        return await self._reach(_Rows(token_ids, self.position, prefill=True, told=progress or _nobody))
+        held = self.position
+        return await self._reach(_Rows(token_ids[held:], held, prefill=True, told=progress or _nobody))
 
     async def decode(self, token_id: int) -> Choice:
         """Append one token and return the next."""
         if self.position >= self.capacity:
             raise PromptTooLongError(f"all {self.capacity} reserved tokens are used")
-        tokens = [*self._history.token_ids, token_id]
-        crosses = self._long(self._horizon) != self._long(len(tokens))
+        new_ids = [token_id]
+        crosses = self._long(self._horizon) != self._long(self.position + 1)
         if crosses:
-            answer_start = self._history.answer_start
+            new_ids, answer_start = [*self._history.token_ids, token_id], self._history.answer_start
             self.truncate(0)
             self._history = History(answer_start=answer_start)
             self._answer_due = True
-        return await self._reach(_Rows(tokens, self.position, prefill=crosses, told=_nobody))
+        return await self._reach(_Rows(new_ids, self.position, prefill=crosses, told=_nobody))
 
     async def mend(self, *, patience_s: float | None = None) -> None:
         """Make a broken chain whole again, with what is held; see ``Healer.heal``."""
@@ -145,17 +151,17 @@ class Conversation:
                     if not isinstance(error, ProtocolViolation):
                         raise
                     self.healer.blame_tail(error)
-            if self.position == len(rows.token_ids):
+            if self.position == rows.total:
                 self.truncate(self.position - 1)  # its rows are held, but what came of the last one is worth nothing
             await self.mend()
 
     async def _send_all(self, rows: _Rows) -> Choice:
         """One try: chunk after chunk from where the chain is, with a window of them in flight."""
-        total = self._horizon = len(rows.token_ids)
+        total = self._horizon = rows.total
         flying: deque[tuple[Sequence[int], asyncio.Future[Frame]]] = deque()
         window = len(self.chain.stages) + 1
         for begin, end in pairwise([*range(self.position, total, self._chunk_rows), total]):
-            chunk = rows.token_ids[begin:end]
+            chunk = rows.new_ids[begin - rows.start : end - rows.start]
             flying.append((chunk, await self._send(begin, chunk, rows)))
             while len(flying) > (window if end < total else 0):
                 frame = await self._commit(*flying.popleft())
@@ -188,8 +194,7 @@ class Conversation:
         return self._table_tokens is not None and horizon > self._table_tokens
 
     async def _send(self, keep: int, token_ids: Sequence[int], rows: _Rows) -> asyncio.Future[Frame]:
-        total = len(rows.token_ids)
-        last = keep + len(token_ids) == total
+        last = keep + len(token_ids) == rows.total
         if self._stale:  # what is in flight, or was, is void from here on
             self._stale = False
             self._epoch += 1
@@ -204,7 +209,7 @@ class Conversation:
             rows=len(token_ids),
             want=int(last),
             ids=self._head.remote,
-            horizon=total if rows.prefill else 0,
+            horizon=rows.total if rows.prefill else 0,
             answer=answer if self._head.remote else None,
         )
         self._seq += 1

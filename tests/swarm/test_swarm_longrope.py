@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 from by_hand import HandChain
 from fakes import FakeClient
-from harness import LAYERS, Engines, Reference, Swarm, leak_check, write_model
+from harness import LAYERS, Engines, Node, Reference, Swarm, leak_check, write_model
 from transformers import Phi3Config
+from trouble import NEW_TOKENS, Moment, ask, greedy
 
 from swarm.models.folder import open_folder
 
@@ -87,3 +88,46 @@ async def test_replayed_rows_keep_the_table_they_were_computed_with(long_swarm: 
         answers.append([(result.tokens, result.logprobs) for result in results])
         await client.close()
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("prompt_tokens", [SHORT - 8, SHORT - 2, 3 * SHORT])
+async def test_a_newcomer_computes_with_the_table_that_was_used(
+    long_swarm: Swarm, place: int, prompt_tokens: int
+) -> None:
+    """Before the crossing, after it, and in a text that began beyond it; from the client's tokens and from a log."""
+    await long_swarm.serve("0:2", f"2:{LAYERS}")
+    prompt = ("The river crosses three valleys. " * 8)[:prompt_tokens]
+
+    async def kill(chain: list[Node]) -> None:
+        await long_swarm.crash(chain[place])
+
+    result = await ask(long_swarm, long_swarm.client(), kill, prompt=prompt)
+    assert result.heals
+    assert list(result.token_ids) == greedy(long_swarm, prompt)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_long_prompt_is_healed_while_its_first_rows_are_held(long_swarm: Swarm, place: int) -> None:
+    """Few rows are committed, fewer than the short table covers; they were computed with the long one all the same."""
+    for node in [*long_swarm.nodes, *await long_swarm.serve("0:2", f"2:{LAYERS}")]:
+        node.engine.takes_s = 0.05  # type: ignore[attr-defined]
+    ids = [4 + (index * 37) % 250 for index in range(300)]
+
+    async def kill(chain: list[Node]) -> None:
+        await long_swarm.crash(chain[place])
+
+    moment = Moment("prefill", done=1)
+    result = await ask(long_swarm, long_swarm.client(), kill, moment=moment, prompt=None, input_ids=ids)
+    assert result.heals
+    assert list(result.token_ids) == long_swarm.reference.greedy(ids, NEW_TOKENS, eos_token_id=None)
+
+
+async def test_a_session_that_shrinks_back_below_the_crossing(long_swarm: Swarm) -> None:
+    """What is left of a long text was computed with the long table, and a short one needs the short table."""
+    session = long_swarm.client().session(max_tokens=4 * SHORT)
+    await session.generate("The river crosses three valleys. " * 3, max_new_tokens=4, ignore_eos=True)
+    session.truncate(12)
+    result = await session.generate("y" * 8, max_new_tokens=8, ignore_eos=True)
+    assert list(result.token_ids) == greedy(long_swarm, "The river cr" + "y" * 8, 8)
+    await session.close()
