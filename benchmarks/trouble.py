@@ -23,7 +23,7 @@ KILL_FROZEN = 0.3
 """Share of those frozen that never wake."""
 AT_ONCE = 0.15
 """Share of events that follow the one before without a pause."""
-PAUSE_S = (0.3, 4.0)
+PAUSE_S = (0.3, 3.0)
 """Shortest and longest pause: a freeze is shorter or longer than it takes to be noticed, as it comes."""
 DAEMON_TOO = 0.5
 """Share of freezes that stop the network daemon as well."""
