@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Unpack
 from weakref import WeakSet
@@ -21,7 +23,7 @@ from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
-from swarm.core.errors import ConfigError, MisuseError, SwarmError
+from swarm.core.errors import ConfigError, MisuseError, NetworkError, SwarmError
 from swarm.decoding.sampling import check_bias
 from swarm.dht.protocol import Directory
 from swarm.models.files import ModelFiles
@@ -32,6 +34,10 @@ from swarm.wire.messages import Codec, Priority
 
 SESSION_TOKENS = 4096
 """What a session may hold in all unless it says otherwise, bounded by the model's context."""
+
+
+FAREWELL_S = 2.0
+"""How long a model that is closed waits for streams whose chains it took away to notice."""
 
 
 def _no_progress(progress: Progress) -> None:
@@ -74,6 +80,7 @@ class AsyncSwarmModel:
         self.options = options
         self._local_heads: dict[str, asyncio.Task[LoadedHead]] = {}
         self.sessions: WeakSet[AsyncSession] = WeakSet()
+        self.streams: WeakSet[AsyncTextStream] = WeakSet()
         self._opener = ChainOpener(
             parts.directory,
             parts.transport,
@@ -120,7 +127,9 @@ class AsyncSwarmModel:
     ) -> AsyncTextStream:
         """Start an answer and return its text as it comes."""
         session = self._one_off(prompt, options)
-        return AsyncTextStream(session, prompt, progress or _no_progress, options, owns_session=True)
+        stream = AsyncTextStream(session, prompt, progress or _no_progress, options, owns_session=True)
+        self.streams.add(stream)
+        return stream
 
     def session(self, *, max_tokens: int | None = None, priority: Priority = "interactive") -> AsyncSession:
         """A conversation that keeps its KV between calls; it opens a chain when it is first used."""
@@ -140,6 +149,7 @@ class AsyncSwarmModel:
         await self._opener.close()
         await self.parts.directory.close()
         await self.parts.transport.close()
+        await asyncio.gather(*(stream.ended(FAREWELL_S) for stream in list(self.streams)))
 
     def read(self, options: Options) -> Request:
         """The options, checked; ``ConfigError`` names the one that is wrong, also for this model's vocabulary."""
@@ -180,6 +190,7 @@ class AsyncSwarmModel:
 
     async def open(self, kv_tokens: int, report: ProgressCallback, priority: Priority) -> Conversation:
         """A conversation on a chain with room for ``kv_tokens``."""
+        await self._expect_head()
         opened = await self._opener.open(kv_tokens, report, priority)
         try:
             head = await self._head(opened.chain.stages)
@@ -195,22 +206,38 @@ class AsyncSwarmModel:
             table_tokens=self.parts.files.short_table_tokens,
         )
 
+    async def _expect_head(self) -> None:
+        """Load the local head that the chain will most likely need: no server waits so long for a first step."""
+        if self.options.remote_head:
+            return
+        with suppress(NetworkError):  # whoever opens the chain says what is wrong
+            found = (await self._opener.ground.view.look()).listings
+            last = [item.announcement for item in found if item.announcement.end == self.parts.files.layer_count]
+            for dtype, _ in Counter(announced.numerics.dtype for announced in last).most_common(1):
+                await self._loaded_head(dtype)
+
     async def _head(self, stages: Sequence[StagePlan]) -> Head:
-        """The remote head, or the local one in the last server's dtype; a local one is loaded once."""
+        """The remote head, or the local one in the last server's dtype."""
         if self.options.remote_head:
             return RemoteHead(self.parts.files.vocab_size)
         first, last = (stage.announcement.numerics.dtype for stage in (stages[0], stages[-1]))
-        task = self._local_heads.get(last)
+        return LocalHead(await self._loaded_head(last), first_dtype=first, codec=self.options.codec)
+
+    async def _loaded_head(self, dtype: str) -> LoadedHead:
+        """The local head, loaded once."""
+        task = self._local_heads.get(dtype)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(self._load_head(last))
-            self._local_heads[last] = task
-        return LocalHead(await asyncio.shield(task), first_dtype=first, codec=self.options.codec)
+            task = asyncio.create_task(self._load_head(dtype))
+            self._local_heads[dtype] = task
+        return await asyncio.shield(task)
 
     async def _load_head(self, dtype: str) -> LoadedHead:
-        from swarm.engine.weights import load_head
+        def load() -> LoadedHead:
+            from swarm.engine.weights import load_head  # takes seconds as well, in which the loop has beats to keep
 
-        engine = await asyncio.to_thread(load_head, self.parts.files, dtype=dtype, progress=self.options.progress)
-        return LoadedHead(engine, dtype)
+            return LoadedHead(load_head(self.parts.files, dtype=dtype, progress=self.options.progress), dtype)
+
+        return await asyncio.to_thread(load)
 
 
 class AsyncSession:
@@ -254,7 +281,9 @@ class AsyncSession:
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
     ) -> AsyncTextStream:
         """Start an answer and return its text as it comes."""
-        return AsyncTextStream(self, prompt, progress or _no_progress, options, owns_session=False)
+        stream = AsyncTextStream(self, prompt, progress or _no_progress, options, owns_session=False)
+        self._model.streams.add(stream)
+        return stream
 
     async def run(
         self, prompt: str | None, options: Options, progress: ProgressCallback, emit: Emit

@@ -325,3 +325,20 @@ async def test_a_chain_that_died_between_calls_is_replaced(swarm: Swarm) -> None
     assert len(two.chain) == 2
     await session.close()
     await swarm.check_free(besides=[first])
+
+
+async def test_no_server_waits_while_a_local_head_is_loaded(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may take minutes, and a chain without a step is closed after seconds."""
+    await swarm.serve()
+    model = swarm.client("local")
+    load = model._load_head
+
+    async def slow_load(dtype: str) -> object:
+        await swarm.check_free()
+        await asyncio.sleep(120.0)
+        return await load(dtype)
+
+    monkeypatch.setattr(model, "_load_head", slow_load)
+    result = await model.generate("hello", **OPTIONS)
+    assert list(result.token_ids) == swarm.reference.greedy("hello", 6, eos_token_id=None)
+    assert result.heals == ()
