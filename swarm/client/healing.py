@@ -102,6 +102,9 @@ class Healer:
 
     async def close(self) -> None:
         """End the session at every server; whoever heals it gives up. Idempotent."""
+        if self._closed.is_set():
+            await self.chain.close()
+            return
         self._closed.set()
         self.rest()
         await self._opened.close()

@@ -34,8 +34,6 @@ from swarm.wire.messages import Codec, Priority
 
 SESSION_TOKENS = 4096
 """What a session may hold in all unless it says otherwise, bounded by the model's context."""
-
-
 FAREWELL_S = 2.0
 """How long a model that is closed waits for streams whose chains it took away to notice."""
 

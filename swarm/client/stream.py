@@ -85,6 +85,11 @@ class AsyncTextStream:
         """Ask the generation to stop."""
         self._task.cancel()
 
+    async def ended(self, within_s: float) -> None:
+        """Return once the generation has ended; it is stopped after ``within_s``."""
+        await asyncio.wait({self._task}, timeout=within_s)
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Stop the generation and free its KV. Idempotent."""
         self._task.cancel()
