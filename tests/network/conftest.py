@@ -268,11 +268,11 @@ def free_tokens() -> Callable[[SwarmModel], dict[str, int]]:
 
     def ask(model: SwarmModel) -> dict[str, int]:
         async def look() -> dict[str, int]:
-            opened, _ = await model._inner.open(1, lambda progress: None)
+            opened = await model._inner._opener.open(1, lambda progress: None)
             try:
                 return {peer: load.kv_free_tokens for peer, load in opened.chain.loads.items()}
             finally:
-                await opened.chain.close()
+                await opened.close()
 
         return model._loop.run(look())
 

@@ -18,6 +18,7 @@ from swarm.models import ModelFiles
 QUESTION = "Name two colours."
 FOLLOW_UP = "And two animals?"
 NEW_TOKENS = 12
+FREED_S = 3.0
 
 
 @pytest.fixture
@@ -147,13 +148,22 @@ def test_ctrl_c_ends_the_demo_and_its_servers(launcher: Any, eventually: Any) ->
     assert not alive
 
 
-def test_ctrl_c_ends_an_answer_and_frees_its_room(
-    launcher: Any, where: tuple[str, ...], model30: SwarmModel, free_tokens: Any, eventually: Any
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_command_that_is_ended_frees_its_room(
+    launcher: Any,
+    where: tuple[str, ...],
+    model30: SwarmModel,
+    free_tokens: Any,
+    eventually: Any,
+    how: signal.Signals,
+    code: int,
 ) -> None:
+    """Ctrl-C and kill -9: within three seconds at every server, on a machine that has a core free."""
     room = free_tokens(model30)
     command = launcher.run("swarm", "generate", "--raw", "1 2 3 4 5", "--max-new-tokens", "2000", *where)
     eventually(lambda: free_tokens(model30) != room, 60.0)
-    command.signal(signal.SIGINT)
-    assert command.wait(30.0) == 130
+    command.note_children()
+    command.signal(how)
+    eventually(lambda: free_tokens(model30) == room, FREED_S)
+    assert command.wait(30.0) == code
     assert "Traceback" not in command.stderr
-    eventually(lambda: free_tokens(model30) == room, 15.0)

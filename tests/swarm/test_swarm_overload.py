@@ -67,10 +67,14 @@ class Talker:
         self.session = number.to_bytes(16, "big")
         self.at_s: list[float] = []
         self.control: FrameStream | None = None
+        self.busy: Busy | None = None
 
     async def talk(self, rows: int = 1, lane: Lane = DECODE_LANE, **opening: Any) -> None:
-        """Go on until the KV is full, then from the start."""
+        """Go on until the KV is full, then from the start; or note that the server is busy."""
         control, reply = await self.client.open(self.node, session=self.session, kv_tokens=600, **opening)
+        if isinstance(reply, Busy):
+            self.busy = reply
+            return
         assert isinstance(reply, Accept), reply
         self.control = control
         link = await self.client.link(self.node, session=self.session, lane=lane)
@@ -180,18 +184,15 @@ async def admitted(swarm: Swarm, node: Node, most: int) -> tuple[list[Talker], l
     talkers: list[Talker] = []
     tasks: list[asyncio.Task[None]] = []
     for _ in range(most):
-        client = FakeClient(swarm)
-        swarm.network.shape(client.peer, node.peer, LinkShape(delay_s=NETWORK_S / 2))
-        _, reply = await client.open(node, session=bytes(16), kv_tokens=600)
-        if isinstance(reply, Busy):
-            await client.close()
-            return talkers, tasks, reply
-        await client.close()
-        client = FakeClient(swarm)
-        swarm.network.shape(client.peer, node.peer, LinkShape(delay_s=NETWORK_S / 2))
-        talkers.append(Talker(client, node, 1))
-        tasks.append(asyncio.create_task(talkers[-1].talk()))
-        await asyncio.sleep(2 * NETWORK_S)
+        talker = Talker(FakeClient(swarm), node, 0)
+        swarm.network.shape(talker.client.peer, node.peer, LinkShape(delay_s=NETWORK_S / 2))
+        task = asyncio.create_task(talker.talk())
+        await asyncio.sleep(4 * NETWORK_S)
+        if talker.busy is not None:
+            await talker.client.close()
+            return talkers, tasks, talker.busy
+        talkers.append(talker)
+        tasks.append(task)
     return talkers, tasks, None
 
 
@@ -372,3 +373,26 @@ async def test_peer_ids_cost_nothing_addresses_do(swarm: Swarm) -> None:
         assert isinstance(await opened(address, number), Accept)
     for client in clients:
         await client.close()
+
+
+# -- giving up ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["leaves the stream", "is cancelled", "is killed"])
+async def test_whoever_gives_up_frees_its_room_everywhere(swarm: Swarm, how: str) -> None:
+    """Within three seconds, however slow the way."""
+    nodes = await swarm.serve()
+    model = swarm.client()
+    swarm.delay(0.2)
+    stream = await model.stream("x", max_new_tokens=500, ignore_eos=True)
+    await stream.next_piece()
+    assert not any(node.idle for node in nodes)
+    if how == "leaves the stream":
+        await stream.aclose()
+    elif how == "is killed":
+        await swarm.network.kill(model.parts.transport.peer_id)
+    else:
+        stream._task.cancel()
+    await asyncio.sleep(3.0)
+    assert all(node.idle for node in nodes)
+    await stream.aclose()
