@@ -43,8 +43,6 @@ class Life:
     daemons: list[psutil.Process] = field(default_factory=list)
     idle_fds: int = 0
     """File descriptors when it became READY."""
-    idle_bytes: int = 0
-    """Resident memory at the same moment."""
     _read_bytes: int = 0
 
     def event(self, name: str) -> dict[str, Any] | None:
@@ -164,7 +162,7 @@ class Fleet:
     def _measure_idle(self, life: Life) -> None:
         if not life.daemons:
             life.daemons = life.process.children(recursive=True)
-            life.idle_fds, life.idle_bytes = life.process.num_fds(), life.process.memory_info().rss
+            life.idle_fds = life.process.num_fds()
 
     def kill(self, number: int) -> None:
         """SIGKILL, whatever it is doing."""

@@ -224,10 +224,10 @@ class Arena:
         """See ``leaks``."""
         return leaks(self.fleet, self.models, self.before)
 
-    def growth_mb(self) -> list[float]:
-        """Resident memory of each machine's process over what it was when it became READY, in megabytes."""
-        lives = [machine.life for machine in self.fleet.machines]
-        return [(life.process.memory_info().rss - life.idle_bytes) / 1e6 for life in lives]
+    def resident(self) -> dict[int, int]:
+        """Bytes of resident memory by process id, of the servers that run now."""
+        processes = [machine.life.process for machine in self.fleet.machines]
+        return {process.pid: process.memory_info().rss for process in processes}
 
     def end(self) -> list[str]:
         """Everybody leaves; what did not go well about it: exit codes, processes left, words on standard error."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.oracle import Oracle
@@ -32,26 +33,41 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The figures, by name. Rounds begin until the minutes are over."""
     files = demo_files()
     oracle = Oracle(files)
-    whole, wrong, rounds = Outcome(), list[str](), 0
+    whole, wrong, memory = Outcome(), list[str](), list[dict[int, int]]()
     with arena(files, [Span.parse(text) for text in options.spans]) as stage:
         until_s = time.monotonic() + 60.0 * options.minutes
         while time.monotonic() < until_s:
-            outcome = stage.trouble(1000 * options.seed + rounds, ROUND_EVENTS, askers=options.askers)
+            outcome = stage.trouble(1000 * options.seed + len(memory), ROUND_EVENTS, askers=options.askers)
+            memory.append(stage.resident())
             wrong += oracle.judge(outcome.answers)
-            rounds += 1
-            say(f"round {rounds}: {len(outcome.answers)} answers, {len(wrong)} wrong, {len(outcome.errors)} errors")
+            say(
+                f"round {len(memory)}: {len(outcome.answers)} answers, {len(wrong)} wrong, {len(outcome.errors)} errors"
+            )
             whole.add(outcome)
-        found, growth_mb = stage.leaks(), stage.growth_mb()
+        found = stage.leaks()
         ended = stage.end()
     return {
         **figures(whole),
         "wrong": wrong,
         "leaks": found,
         "ends": ended,
-        "server_rss_growth_mb": max(growth_mb),
-        "rounds": rounds,
+        "server_rss_growth_mb": growth_mb(memory),
+        "rounds": len(memory),
         "seed": options.seed,
     }
+
+
+def growth_mb(memory: Sequence[Mapping[int, int]]) -> list[float]:
+    """Megabytes a round by which each server grew that lived through more than one, from what was resident after each.
+
+    Only what was there after its first round counts as its start: by then it has served.
+    """
+    grown = []
+    for pid in sorted({pid for resident in memory for pid in resident}):
+        sizes = [resident[pid] for resident in memory if pid in resident]
+        if len(sizes) > 1:
+            grown.append(round((sizes[-1] - sizes[0]) / 1e6 / (len(sizes) - 1), 2))
+    return grown
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:

@@ -105,3 +105,9 @@ def test_a_soak_without_answers_has_figures_too() -> None:
     assert soak.figures(whole)["longest_pause_s"] == 2.0
     assert soak.figures(whole)["answers_by_kind"] == {"short": 2}
     assert soak.figures(whole)["errors"] == ["one"]
+
+
+def test_growth_counts_from_a_servers_first_round_on() -> None:
+    memory = [{1: 100_000_000, 2: 50_000_000}, {1: 104_000_000, 3: 7_000_000}, {1: 110_000_000, 3: 6_000_000}]
+    assert soak.growth_mb(memory) == [5.0, -1.0]
+    assert soak.growth_mb([]) == []
