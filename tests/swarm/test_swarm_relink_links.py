@@ -211,6 +211,8 @@ async def test_a_frozen_next_server_does_not_hold_up_a_heal(swarm: Swarm, client
     assert swarm.clock.monotonic_s() - began_s < 0.5
     await goes_on(swarm, mended, before)
     swarm.network.thaw(nodes[1].peer)
+    await asyncio.sleep(1.0)
+    await mended.ask([7])
 
 
 async def test_a_newcomer_that_freezes_during_its_replay_is_replaced_in_turn(swarm: Swarm, client: FakeClient) -> None:
