@@ -46,10 +46,6 @@ class Rendezvous:
         """Hellos whose OPEN, or RELINK, has not come yet."""
         return self._waiting_by.total()
 
-    def of_client(self, client: PeerId) -> int:
-        """Live sessions of one peer id."""
-        return sum(1 for key in self._sessions if key.client == client)
-
     def __contains__(self, key: SessionKey) -> bool:
         return key in self._sessions
 
