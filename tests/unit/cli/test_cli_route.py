@@ -163,7 +163,7 @@ def test_sessions_decide_within_five_percent_and_nowhere_else(routed: Run) -> No
         ({"kv_free_tokens": 100}, ("--kv-tokens", "200"), "too little KV room (under 200 tokens)"),
         ({"kv_free_tokens": 0}, (), "too little KV room (under 1 token)"),
         ({"numerics": "bfloat16"}, (), "no one numerics class covers the model"),
-        ({"numerics": "bfloat16"}, ("--numerics", "float32"), "other numerics than float32"),
+        ({"numerics": "bfloat16"}, ("--numerics", "float32"), "compute in bfloat16 and not in float32"),
         ({"live": False}, (), "not been heard of lately"),
     ],
 )
