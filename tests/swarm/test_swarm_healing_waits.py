@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from harness import SPANS, Node, Swarm
 from trouble import PROMPT, Moment, ask, chain_of, greedy
 
 from swarm.core.errors import GenerationInterruptedError, NoRouteError, PeerLostError, SwarmError
+from swarm.core.ids import ModelId
+from swarm.core.listing import Listing
 from swarm.server.config import ServerConfig
 
 OPTIONS = {"max_new_tokens": 6, "ignore_eos": True}
 
 
-@pytest.mark.parametrize("head", ["local", "remote"])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(("place", "head"), [(0, "local"), (0, "remote"), (1, "remote"), (2, "local"), (2, "remote")])
 async def test_somebody_appears_while_the_client_waits(swarm: Swarm, place: int, head: str) -> None:
     await swarm.serve(*SPANS)
     moment = Moment()
@@ -227,3 +229,27 @@ async def test_closed_while_it_waits(swarm: Swarm) -> None:
         await task
     assert swarm.clock.monotonic_s() - began_s < 1.0
     await swarm.check_free(besides=[nodes[1]])
+
+
+async def test_a_directory_that_answers_late_holds_up_nobody_who_could_take_over(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only standby failed a moment ago, so a fresh view would be better: but somebody waits for a token."""
+    await swarm.serve(*SPANS, SPANS[1])
+    client = swarm.client()
+    read = client.parts.directory.servers
+
+    async def late(model: ModelId) -> Sequence[Listing]:
+        await asyncio.sleep(8.0)
+        return await read(model)
+
+    async def kill(chain: list[Node]) -> None:
+        [standby] = [node for node in swarm.nodes if node not in chain]
+        client._opener.ground.avoided.note(standby.peer, swarm.clock.monotonic_s())
+        monkeypatch.setattr(client.parts.directory, "servers", late)
+        await swarm.crash(chain[1])
+
+    result = await ask(swarm, client, kill)
+    assert list(result.token_ids) == greedy(swarm)
+    [heal] = result.heals
+    assert heal.pause_s < 2.0
