@@ -181,11 +181,11 @@ async def test_and_then_it_is_an_error(swarm: Swarm) -> None:
                 Swallow(swarm, first.peer, second.peer)
 
     began_s = swarm.clock.monotonic_s()
-    with pytest.raises(GenerationInterruptedError, match="no answer to a step within 10 s") as caught:
+    with pytest.raises(GenerationInterruptedError, match=r"no answer to a step within 10 s|nobody took over") as caught:
         await ask(swarm, swarm.client(step_timeout_s=10.0), swallow)
     assert isinstance(caught.value.__cause__, PeerLostError)
     assert list(caught.value.token_ids) == greedy(swarm)[: len(caught.value.token_ids)]
-    assert swarm.clock.monotonic_s() - began_s < 120.0
+    assert swarm.clock.monotonic_s() - began_s < 300.0  # replays are swallowed as well, at 30 s each
 
 
 # -- leaving --------------------------------------------------------------------------------------------------
