@@ -32,6 +32,8 @@ from swarm.wire.messages import Pace
 
 LOOK_EVERY_S = 1.0
 """While nobody holds the lost layers, the directory is read so often."""
+FRESH_S = 0.5
+"""How long a heal waits for the directory while somebody who failed before could be asked."""
 LEAST_WAIT_S = 0.05
 MAX_ATTEMPTS = 32
 """So many mends without a row that came through, and the chain is given up: a swarm of liars goes on for ever."""
@@ -191,23 +193,39 @@ class Healer:
         self._healed(before, patches, Heal((), (), pause_s, keep if patches else 0, why))
 
     async def _choose(self) -> tuple[Outlook, list[Patch]]:
-        """Who takes over: on the last view, on a fresh one, then with ever more mercy for those who failed before."""
-        outlook = None
+        """Who takes over: on the last view, on a fresh one, then with ever more mercy for those who failed before.
+
+        A fresh view that comes late, since nodes of the directory itself may be lost, is waited for only where there is
+        no mercy left on the last one.
+        """
+        last = None
         with suppress(NetworkError):
-            outlook = await self._keeper.outlook()
+            last = await self._keeper.outlook()
             damage = self._damage()
             with suppress(NoRouteError):
-                return outlook, patches_for(damage, self._find(outlook, damage, Mercy.NONE))
-        with suppress(NetworkError):
-            outlook = await self._keeper.outlook(fresh=True)
-            self._casualties.looked(outlook.view.listings)
-        if outlook is None:
-            raise NoRouteError("the directory does not answer")
-        damage = self._damage()
-        for mercy in Mercy:
-            with suppress(NoRouteError):
-                return outlook, patches_for(damage, self._find(outlook, damage, mercy))
-        return outlook, wide_patches(damage, self._find(outlook, damage, Mercy.RETURNED))
+                return last, patches_for(damage, self._find(last, damage, Mercy.NONE))
+        limit_s = None if last is None else FRESH_S
+        while True:
+            fresh = await self._look_again(limit_s)
+            outlook = fresh or last
+            if outlook is None:
+                raise NoRouteError("the directory does not answer")
+            damage = self._damage()
+            for mercy in Mercy:
+                with suppress(NoRouteError):
+                    return outlook, patches_for(damage, self._find(outlook, damage, mercy))
+            if fresh is not None or limit_s is None:
+                return outlook, wide_patches(damage, self._find(outlook, damage, Mercy.RETURNED))
+            limit_s = None
+
+    async def _look_again(self, limit_s: float | None) -> Outlook | None:
+        """A fresh view; None if the directory does not answer, or not within ``limit_s``."""
+        with suppress(NetworkError, TimeoutError):
+            async with asyncio.timeout(limit_s):
+                fresh = await self._keeper.outlook(fresh=True)
+            self._casualties.looked(fresh.view.listings)
+            return fresh
+        return None
 
     def _damage(self) -> Damage:
         """What is broken at this moment; who is lost is asked again only when nobody else is left."""
