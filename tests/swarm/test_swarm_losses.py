@@ -55,7 +55,9 @@ async def test_accepted_then_frozen(swarm: Swarm) -> None:
 async def test_a_server_that_dies_mid_answer_is_named(swarm: Swarm, victim: int, head: str) -> None:
     """Its neighbours report a lost link at the same moment; the client must not believe that they are the lost ones."""
     nodes = await swarm.serve(name="a volunteer")
-    stream = await swarm.client(head, heal_timeout_s=0.0).stream("The swarm answers", max_new_tokens=300, ignore_eos=True)
+    stream = await swarm.client(head, heal_timeout_s=0.0).stream(
+        "The swarm answers", max_new_tokens=300, ignore_eos=True
+    )
     for _ in range(4):
         await stream.next_piece()
     await swarm.crash(nodes[victim])
