@@ -12,7 +12,7 @@ from swarm.client.results import GenerationResult, ProgressCallback
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.sampling import SamplingParams
 
-NEW_TOKENS = (16, 64)
+NEW_TOKENS = (16, 48)
 SHORT_WORDS = (3, 20)
 LONG_WORDS = (150, 400)
 SESSION_TOKENS = 2048
