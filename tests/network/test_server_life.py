@@ -18,8 +18,10 @@ PROMPT = "Once upon a time, in a village between two rivers, there lived"
 NEW_TOKENS = 40
 AT_ONCE_S = 20.0
 """For what must not wait for the drain's 30 s: leaving includes a last write to the DHT and ending the daemon."""
+HEAL_S = 3.0
+"""So long the client waits for somebody who could take over, in vain."""
 LOST_S = 20.0
-"""From a server's end or standstill to the client's error: two seconds of missed beats, and slack for slow cores."""
+"""From a server's end or standstill to the client's error: missed beats, ``HEAL_S``, and slack for slow cores."""
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Pair:
 def pair(module_launcher: Any, connect: Any) -> Pair:
     first = module_launcher.server("0:15").ready()
     second = module_launcher.server("15:30", "--public-name", "second", join=first.address, key="second.key").ready()
-    pair = Pair(module_launcher, connect, first, second, connect(first), ())
+    pair = Pair(module_launcher, connect, first, second, connect(first, heal_timeout_s=HEAL_S), ())
     pair.tokens = pair.generate()
     assert len(pair.tokens) == NEW_TOKENS
     return pair
