@@ -87,7 +87,7 @@ def _add_computing(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of the weights, by bitsandbytes")
     how.add_argument("--kv-tokens", type=int, metavar="N", help="KV budget over all sessions (default: a quarter of "
                      "free memory)")  # fmt: skip
-    how.add_argument("--replay-mb", type=float, metavar="MB", help="what is kept of rows sent on, to feed whoever takes "
+    how.add_argument("--replay-mb", type=float, metavar="MB", help="what is kept of rows sent on, to feed who takes "
                      "over from the next server (default: room for all of the KV's; 0: nothing, healing is "
                      "slower)")  # fmt: skip
     how.add_argument("--max-memory", nargs="+", default=[], metavar="DEVICE=SIZE", help="spread the span over several "

@@ -146,6 +146,8 @@ class ChainOpener:
             search.avoided = frozenset()
         elif search.busy:
             await self._wait(search, report)
+        elif search.pardon():
+            await self._view.look(fresh=True)
         else:
             raise explain(error, search, view) from error
 

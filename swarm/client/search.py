@@ -9,6 +9,7 @@ from swarm.client.loads import with_all_room, without_own
 from swarm.client.turned_away import Told
 from swarm.core.errors import (
     NoRouteError,
+    PeerLostError,
     PeerUnreachableError,
     PromptTooLongError,
     RefusedError,
@@ -30,6 +31,20 @@ class Search:
     gone: dict[PeerId, SwarmError] = field(default_factory=dict)
     busy: dict[PeerId, Told] = field(default_factory=dict)
     looked_again: bool = False
+    asked_again: bool = False
+
+    def pardon(self) -> bool:
+        """Let those be asked once more that were there and fell silent or left: they may be back. False if nobody is.
+
+        Whoever could not be reached at all, or refused, is not.
+        """
+        lost = [peer for peer, failure in self.gone.items() if isinstance(failure, PeerLostError)]
+        if self.asked_again or not lost:
+            return False
+        self.asked_again = True
+        for peer in lost:
+            del self.gone[peer]
+        return True
 
     @property
     def kv_tokens(self) -> int:

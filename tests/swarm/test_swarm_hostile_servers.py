@@ -370,9 +370,9 @@ async def test_a_crowd_of_servers_that_never_answer_costs_a_bounded_time(swarm: 
     for _ in range(20):
         await Opener(swarm, "0:5", manner="silence").start()
     began_s = swarm.clock.monotonic_s()
-    with pytest.raises(PeerUnreachableError, match=r"\d servers failed in 120 s"):
-        await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
-    assert 120.0 <= swarm.clock.monotonic_s() - began_s < 140.0
+    result = await swarm.client(heal_timeout_s=1.0).generate("x", **OPTIONS)
+    assert list(result.token_ids) == swarm.reference.greedy("x", len(result.token_ids), eos_token_id=None)
+    assert swarm.clock.monotonic_s() - began_s < 120.0
     await swarm.check_free()
 
 

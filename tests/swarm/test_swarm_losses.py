@@ -47,6 +47,19 @@ async def test_accepted_then_frozen(swarm: Swarm) -> None:
     await swarm.answers()
 
 
+async def test_a_frozen_server_that_wakes_is_asked_again_by_a_session_that_opens(swarm: Swarm) -> None:
+    """Nobody else holds its layers, and its announcement lives on: a moment later it may be back."""
+    first, _ = await swarm.serve("0:3", "3:5")
+    model = swarm.client()
+    await model.generate("x", **OPTIONS)
+    swarm.network.freeze(first.peer)
+    asked = asyncio.create_task(model.generate("x", **OPTIONS))
+    await asyncio.sleep(1.9)  # the client has just heard that it is silent
+    swarm.network.thaw(first.peer)
+    result = await asked
+    assert list(result.token_ids) == swarm.reference.greedy("x", len(result.token_ids), eos_token_id=None)
+
+
 # -- going away -------------------------------------------------------------------------------------------------
 
 
