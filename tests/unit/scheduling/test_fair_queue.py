@@ -79,9 +79,13 @@ def test_whoever_waits_is_computed_in_the_end(others: list[tuple[float, bool, in
         queue.pick(crowd, WIDE, 0.0)
     # Others are charged an eighth of the least cost a forward, and this step is never ahead by more than all costs.
     ahead = (before + 1) * sum(step.cost for step in [*crowd, own])
+    waiting = [*crowd, own]
     for _ in range(int(80 * ahead) + 2):
-        if len(crowd) in queue.pick([*crowd, own], WIDE, 0.0):
+        picked = queue.pick(waiting, WIDE, 0.0)
+        if any(waiting[index] is own for index in picked):
             return
+        stay = [step for index, step in enumerate(waiting) if index not in picked]
+        waiting = stay + [waiting[index] for index in picked]
     pytest.fail("starved")
 
 
