@@ -104,7 +104,8 @@ async def test_a_prompt_that_nobody_finishes_raises_the_reason_itself(swarm: Swa
 
     moment = Moment("prefill", done=1)
     with pytest.raises(PeerLostError, match="layers 1:3"):
-        await ask(swarm, swarm.client(heal_timeout_s=0.0), kill, moment=moment, input_ids=[9] * 500, prompt=None)
+        options = {"input_ids": [9] * 600, "prompt": None, "max_new_tokens": 8}
+        await ask(swarm, swarm.client(heal_timeout_s=0.0), kill, moment=moment, **options)
 
 
 async def test_only_servers_of_other_numerics(swarm: Swarm) -> None:
