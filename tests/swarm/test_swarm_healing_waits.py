@@ -103,8 +103,8 @@ async def test_a_prompt_that_nobody_finishes_raises_the_reason_itself(swarm: Swa
         await swarm.crash(chain[1])
 
     moment = Moment("prefill", done=1)
+    options = {"input_ids": [9] * 600, "prompt": None, "max_new_tokens": 8}
     with pytest.raises(PeerLostError, match="layers 1:3"):
-        options = {"input_ids": [9] * 600, "prompt": None, "max_new_tokens": 8}
         await ask(swarm, swarm.client(heal_timeout_s=0.0), kill, moment=moment, **options)
 
 
