@@ -7,10 +7,11 @@ READY := $(VENV)/.ready
 INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
 
 # Tests that need nobody else's time run side by side, a file a worker, and one worker more than cores for the one that
-# mostly waits for a network to come back; those of real processes run alone.
+# mostly waits for a network to come back. Those of real processes run afterwards, two files at a time, the longest first.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
-SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 WAITING := tests/network/test_outage.py
+LONGEST := tests/network/test_chaos.py tests/network/test_leaving.py
 # With ARGS a selection may leave one of the two runs without a test (pytest's exit code 5).
 MAYBE_NONE = $(if $(ARGS),|| test $$? -eq 5)
 CHECKED := swarm $(wildcard benchmarks)
@@ -45,8 +46,8 @@ demo: $(READY)  ## three servers on this machine answer a prompt together
 # One compute thread per process: three servers on few cores would fight, and results stay comparable.
 test: export OMP_NUM_THREADS ?= 1
 test: model  ## run the tests (ARGS="-k name" passes options to pytest)
-	$(PY) -m pytest $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
-	$(PY) -m pytest tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
+	$(PY) -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
+	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
 
 lint: $(READY)  ## check style, types and who imports whom
 	$(VENV)/bin/ruff check .
