@@ -1,8 +1,9 @@
 """Whose steps are computed next: fair sharing of one engine between clients, and how large a forward may be meanwhile.
 
-Start-time fair queueing (Goyal, Vin and Cheng 1996) over clients, and inside a client over its priorities: whoever has
-had the least for its weight comes next, and whoever was idle begins at the present virtual time, so that idleness earns
-no credit. Every forward takes several steps, decode steps before prefill chunks.
+Start-time fair queueing (Goyal, Vin and Cheng 1996) over clients, and inside a client over its priorities, decode and
+prefill apart (else an endless prefill would use up what its client's decode steps of that priority are due): whoever
+has had the least for its weight comes next, and whoever was idle begins at the present virtual time, so that idleness
+earns no credit. Every forward takes several steps, decode steps before prefill chunks.
 
 One forward delays everybody who is in it or waits for it. So while several clients compete it is bounded: each client
 has one decode step in it, and more only up to ``Bounds.shared_rows``; a prefill chunk joins decode steps of others only
@@ -67,7 +68,7 @@ class FairQueue:
 
     def __init__(self) -> None:
         self._clients = _Shares()
-        self._priorities: dict[Hashable, _Shares] = {}
+        self._priorities: dict[tuple[Hashable, bool], _Shares] = {}
         self._seen_s: dict[Hashable, float] = {}
         self.clients = 0
         """Clients that had a step in the last ``RECENT_S`` before ``pick``."""
@@ -97,7 +98,7 @@ class FairQueue:
         self._seen_s = {client: seen_s for client, seen_s in self._seen_s.items() if now_s - seen_s <= FORGET_S}
         self.clients = sum(now_s - seen_s <= RECENT_S for seen_s in self._seen_s.values())
         self._clients.keep(self._seen_s)
-        self._priorities = {client: shares for client, shares in self._priorities.items() if client in self._seen_s}
+        self._priorities = {key: shares for key, shares in self._priorities.items() if key[0] in self._seen_s}
 
     def _fill(
         self,
@@ -109,7 +110,8 @@ class FairQueue:
         """Take steps of ``lanes`` by virtual start until nothing that waits fits."""
         while lanes:
             client = min(lanes, key=lambda name: (self._clients.start(name), lanes[name].first))
-            lane, shares = lanes[client], self._priorities.setdefault(client, _Shares())
+            lane = lanes[client]
+            shares = self._priorities.setdefault((client, waiting[lane.first].decode), _Shares())
             index = lane.take(shares)
             if not lane.queues:
                 del lanes[client]
