@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,7 +130,8 @@ class ChainOpener:
                 await self._stuck(error, search, view, report)
                 continue
             try:
-                opened = await self._hedged(route, view, search, report)
+                with self._asking(route, search):
+                    opened = await self._hedged(route, view, search, report)
             except ChainOpenError as error:
                 self._give_up_late(error, search)
                 continue
@@ -178,7 +180,11 @@ class ChainOpener:
                 route = search.route(view, self._random.getrandbits(64), silent())
             except NoRouteError:
                 return None
-            return self._try(route, view, search, report, note)
+            return counted(route)
+
+        async def counted(route: Route) -> OpenChain:
+            with self._asking(route, search):
+                return await self._try(route, view, search, report, note)
 
         def won() -> None:
             search.avoided |= silent()
@@ -186,6 +192,16 @@ class ChainOpener:
                 self._avoided.note(peer, self._clock.monotonic_s())
 
         return await first_open(self._try(route, view, search, report, note), another, won, self._losers)
+
+    @contextmanager
+    def _asking(self, route: Route, search: Search) -> Iterator[None]:
+        """OPENs are on their way: whoever routes meanwhile counts them. To be entered right after routing."""
+        loads, peers, kv_tokens = self._view.loads, route.peers, search.kv_tokens
+        loads.begin(peers, kv_tokens)
+        try:
+            yield
+        finally:
+            loads.end(peers, kv_tokens)
 
     async def _try(
         self,
@@ -197,20 +213,17 @@ class ChainOpener:
     ) -> OpenChain:
         """Open the chain of ``route``; raises ``ChainOpenError``, having noted who did not accept."""
         report(Progress("opening", detail=_described(route)))
-        loads, peers, kv_tokens = self._view.loads, route.peers, search.kv_tokens
+        kv_tokens = search.kv_tokens
         chain = Chain(self._plan(route, view, search), self._transport, self._pulse)
         begun(chain)
-        loads.begin(peers, kv_tokens)
         try:
             await chain.start()
         except ChainOpenError as error:
             self._note(error, search)
             raise
-        finally:
-            loads.end(peers, kv_tokens)
         now_s = self._clock.monotonic_s()
-        loads.accept(chain.loads, view.listings, now_s)
-        self._turned_away.forget(peers)
+        self._view.loads.accept(chain.loads, view.listings, now_s)
+        self._turned_away.forget(route.peers)
         noted: set[PeerId] = set()
         return OpenChain(chain, route, search.needs, lambda: self._ended(chain, noted, kv_tokens, now_s), noted)
 
@@ -233,8 +246,9 @@ class ChainOpener:
                 if route is None:
                     break
                 try:
-                    async with asyncio.timeout(REROUTE_TIMEOUT_S):
-                        other = await self._try(route, now, search, report)
+                    with self._asking(route, search):
+                        async with asyncio.timeout(REROUTE_TIMEOUT_S):
+                            other = await self._try(route, now, search, report)
                 except (ChainOpenError, TimeoutError):
                     continue
                 slow, opened = opened, other
