@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 from harness import SPANS, Node, Swarm
-from trouble import PROMPT, Moment, ask, chain_of, greedy
+from trouble import HOP_S, PROMPT, Moment, ask, chain_of, greedy
 
 from swarm.core.errors import GenerationInterruptedError, NoRouteError, PeerLostError, SwarmError
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.server.config import ServerConfig
+from swarm.transport.memory import LinkShape
 
 OPTIONS = {"max_new_tokens": 6, "ignore_eos": True}
 
@@ -97,15 +98,16 @@ async def test_nobody_comes(swarm: Swarm, place: int) -> None:
 
 async def test_a_prompt_that_nobody_finishes_raises_the_reason_itself(swarm: Swarm) -> None:
     nodes = await swarm.serve(*SPANS)
-    nodes[1].engine.takes_s = 0.2  # type: ignore[attr-defined]
-
-    async def kill(chain: list[Node]) -> None:
-        await swarm.crash(chain[1])
-
+    model = swarm.client(heal_timeout_s=0.0)
+    slow = LinkShape(delay_s=HOP_S, bits_per_s=400e3)  # a third of a second for every chunk of the prompt
+    swarm.network.shape(nodes[1].peer, nodes[2].peer, slow)
     moment = Moment("prefill", done=1)
-    options = {"input_ids": [9] * 600, "prompt": None, "max_new_tokens": 8}
+    answer = model.generate(input_ids=[9] * 600, max_new_tokens=8, ignore_eos=True, progress=moment)
+    task = asyncio.create_task(answer)
+    await moment.come()
+    await swarm.crash(nodes[1])
     with pytest.raises(PeerLostError, match="layers 1:3"):
-        await ask(swarm, swarm.client(heal_timeout_s=0.0), kill, moment=moment, **options)
+        await task
 
 
 async def test_only_servers_of_other_numerics(swarm: Swarm) -> None:
