@@ -15,7 +15,8 @@ from swarm.core.ids import ModelId
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
 from swarm.transport.protocol import Transport
-from swarm.wire.messages import DECODE_LANE, PREFILL_LANE, Result, Step
+from swarm.wire.fields import DECODE_LANE, PREFILL_LANE
+from swarm.wire.messages import Result, Step
 from swarm.wire.payload import pack_ids
 from swarm.wire.tensors import decode_tensor, from_float32, to_float32
 

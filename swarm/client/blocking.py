@@ -20,7 +20,7 @@ from swarm.client.request import Options
 from swarm.client.results import GenerationResult, ProgressCallback
 from swarm.client.stream import AsyncTextStream
 from swarm.core.errors import MisuseError
-from swarm.wire.messages import Priority
+from swarm.wire.fields import Priority
 
 T = TypeVar("T")
 Prompt = str | None

@@ -20,8 +20,9 @@ from swarm.core.limits import MAX_STAGE_NUMBERS
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.verification.commitment import AUDIT_SECRET_BYTES, commit
+from swarm.wire.fields import Lane
 from swarm.wire.frames import Frame
-from swarm.wire.messages import Accept, Lane, LinkLost, Pace, Replayed, Result, Step
+from swarm.wire.messages import Accept, LinkLost, Pace, Replayed, Result, Step
 
 __all__ = ["Chain", "ChainPlan", "Feed", "Loss", "Patch", "StagePlan"]
 

@@ -11,7 +11,7 @@ from swarm.core.listing import Listing
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.routing import Route, RouteNeeds, Stage, find_route, price
 from swarm.scheduling.view import cluster_of
-from swarm.wire.messages import Codec
+from swarm.wire.fields import Codec
 from swarm.wire.tensors import tensor_bytes
 
 IDS_FRAME_BYTES = 64

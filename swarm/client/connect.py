@@ -16,7 +16,7 @@ from swarm.models.progress import silent
 from swarm.models.resolve import resolve
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
-from swarm.wire.messages import Codec
+from swarm.wire.fields import Codec
 
 CHOICES = {"head": ("auto", "local", "remote"), "compression": ("none", "int8"), "numerics": ("same", "any")}
 

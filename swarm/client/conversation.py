@@ -16,8 +16,9 @@ from swarm.core.ids import PeerId
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice
+from swarm.wire.fields import DECODE_LANE, PREFILL_LANE
 from swarm.wire.frames import Frame
-from swarm.wire.messages import DECODE_LANE, PREFILL_LANE, Answer, Result, Step
+from swarm.wire.messages import Answer, Result, Step
 
 PREFILL_CHUNK_ROWS = 128
 

@@ -9,7 +9,8 @@ from swarm.client.diagnosis import LINK, Loss
 from swarm.client.member import Ears, Member, SessionParts, dial
 from swarm.core.errors import NetworkError, PeerLostError, SwarmError
 from swarm.transport.framing import FrameStream
-from swarm.wire.messages import LANES, Hello, Lane, Replay, Step
+from swarm.wire.fields import LANES, Lane
+from swarm.wire.messages import Hello, Replay, Step
 from swarm.wire.session import Channel
 
 

@@ -11,8 +11,9 @@ from swarm.core.errors import ProtocolViolation
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice, choose
+from swarm.wire.fields import Codec
 from swarm.wire.frames import Frame
-from swarm.wire.messages import Codec, Result
+from swarm.wire.messages import Result
 from swarm.wire.payload import pack_ids
 from swarm.wire.tensors import cast_rows, decode_tensor, encode_tensor
 

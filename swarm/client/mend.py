@@ -15,7 +15,8 @@ from swarm.client.mend_plan import Replays, clash, replays
 from swarm.client.plan import Feed
 from swarm.core.errors import PeerUnreachableError, ProtocolViolation, SwarmError
 from swarm.core.limits import PROTOCOL_MAJOR
-from swarm.wire.messages import PREFILL_LANE, Downstream, Open, Relink, Relinked, Replay, Replayed, Upstream
+from swarm.wire.fields import PREFILL_LANE
+from swarm.wire.messages import Downstream, Open, Relink, Relinked, Replay, Replayed, Upstream
 
 REPLAY_ROWS = 128
 """Rows of one REPLAY frame the client makes."""

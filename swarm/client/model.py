@@ -30,7 +30,7 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
 from swarm.transport.protocol import Transport
-from swarm.wire.messages import Codec, Priority
+from swarm.wire.fields import Codec, Priority
 
 SESSION_TOKENS = 4096
 """What a session may hold in all unless it says otherwise, bounded by the model's context."""

@@ -34,7 +34,7 @@ from swarm.scheduling.routing import Route, RouteNeeds
 from swarm.transport.pinger import Pinger
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
-from swarm.wire.messages import Codec, Priority
+from swarm.wire.fields import Codec, Priority
 
 BUSY_JITTER = (0.5, 1.5)
 """Clients wait a random factor of the asked time, so that they do not come back all at once."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from swarm.core.announcement import Announcement
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.spans import Span
-from swarm.wire.messages import Codec, Priority
+from swarm.wire.fields import Codec, Priority
 
 
 @dataclass(frozen=True, slots=True)

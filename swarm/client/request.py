@@ -9,7 +9,7 @@ from typing import Any, TypedDict, get_args
 
 from swarm.core.errors import ConfigError
 from swarm.core.sampling import SamplingParams
-from swarm.wire.messages import Priority
+from swarm.wire.fields import Priority
 
 DEFAULT_NEW_TOKENS = 256
 Messages = Sequence[Mapping[str, Any]]

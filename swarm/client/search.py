@@ -17,7 +17,7 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Route, RouteNeeds
-from swarm.wire.messages import Priority
+from swarm.wire.fields import Priority
 
 
 @dataclass(slots=True)

@@ -32,6 +32,10 @@ MAX_PENDING_STEP_BYTES = 4 * 1024 * 1024
 """Of steps that wait for an earlier one. Only the two lanes of a session overtake each other, by a few rows."""
 MAX_RECEIPT_BYTES = 1024
 """Of one receipt's canonical form."""
+COMPACT_RECEIPT_BYTES = 177
+"""Of a receipt on a control stream, whose ends know the rest of it."""
+MAX_PROOF_BYTES = 64 * 1024 * 1024
+"""Of one proof's file."""
 MAX_EQUIVOCATION_PROOF_BYTES = 4 * 1024
 MAX_TREE_LEAVES = 4096
 """Of one Merkle tree. A receipt's trees have 32."""

@@ -21,7 +21,8 @@ from swarm.server.companions import Companions
 from swarm.server.meter import Meter
 from swarm.server.session import Job, ServerSession
 from swarm.server.turnaround import Turnaround
-from swarm.wire.messages import DECODE_LANE, Failed
+from swarm.wire.fields import DECODE_LANE
+from swarm.wire.messages import Failed
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import Hold, PulseKeeper
 from swarm.transport.uplink import UplinkMeter
-from swarm.wire.messages import LANES, Hello, Lane, Replay, Step
+from swarm.wire.fields import LANES, Lane
+from swarm.wire.messages import Hello, Replay, Step
 from swarm.wire.session import Channel, Role
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from functools import partial
 from swarm.runtime.tasks import Tasks
 from swarm.server.downlink import Downlink
 from swarm.transport.framing import FrameStream
-from swarm.wire.messages import Lane, Upstream
+from swarm.wire.fields import Lane
+from swarm.wire.messages import Upstream
 
 Tell = Callable[[str, str], Awaitable[None]]
 """Tells the client that a peer was lost, and why."""

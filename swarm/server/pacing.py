@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from swarm.wire.messages import MAX_SECONDS, Pace
+from swarm.wire.fields import MAX_SECONDS
+from swarm.wire.messages import Pace
 
 PACE_EVERY_S = 1.0
 

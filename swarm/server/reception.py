@@ -15,7 +15,8 @@ from swarm.server.replay_log import Encoding, ReplayBudget, ReplayLog
 from swarm.server.session import ServerSession
 from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
-from swarm.wire.messages import DECODE_LANE, Downstream, Hello, Open
+from swarm.wire.fields import DECODE_LANE
+from swarm.wire.messages import Downstream, Hello, Open
 from swarm.wire.payload import ID_BYTES
 
 LEAVING_RETRY_S = 5.0

@@ -22,7 +22,8 @@ from swarm.server.session import Job, ServerSession
 from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
-from swarm.wire.messages import DECODE_LANE, Busy, Close, Failed, Hello, Lane, Open, Refused, Relink, Step
+from swarm.wire.fields import DECODE_LANE, Lane
+from swarm.wire.messages import Busy, Close, Failed, Hello, Open, Refused, Relink, Step
 from swarm.wire.session import Channel, Role
 
 log = logging.getLogger(__name__)

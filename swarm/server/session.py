@@ -24,19 +24,9 @@ from swarm.server.pacing import Paces
 from swarm.server.replay_log import ReplayLog
 from swarm.server.tail import TailSampler, hidden_result, sampled_result
 from swarm.transport.framing import FrameStream
+from swarm.wire.fields import PREFILL_LANE, Lane
 from swarm.wire.frames import Frame
-from swarm.wire.messages import (
-    PREFILL_LANE,
-    Failed,
-    Lane,
-    LinkLost,
-    Message,
-    Open,
-    Replay,
-    Replayed,
-    Step,
-    Upstream,
-)
+from swarm.wire.messages import Failed, LinkLost, Message, Open, Replay, Replayed, Step, Upstream
 from swarm.wire.payload import ID_BYTES, Ids, pack_ids, split_payload
 from swarm.wire.session import Phase, StepSequencer
 from swarm.wire.tensors import Buffer, cast_rows, decode_tensor, encode_tensor, tensor_bytes

@@ -41,7 +41,8 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
     ``signer`` serves layers ``[start, end)`` as ``stage`` of the ``session`` of ``client``, who drew ``nonce``.
     ``calibration`` is the hash of the signer's calibration file, or ``NO_HASH``; ``numerics`` is what its announcement
-    declares, as text.
+    declares, as text. ``commitment`` is the client's H(r): the seed of a challenge, revealed, shows that the receipts
+    are about nobody's conversation.
     """
 
     signer: PeerText
@@ -54,6 +55,7 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
     calibration: Hash
     numerics: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    commitment: Hash
 
     def __post_init__(self) -> None:
         Span(self.start, self.end)

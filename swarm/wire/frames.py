@@ -12,12 +12,13 @@ import msgspec
 
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from swarm.wire.evidence import FetchedRows, ProofPart
 from swarm.wire.messages import Message, Replay, Result, Step
 
 PREFIX_BYTES = 6
 _PREFIX = struct.Struct(">IH")
 _HEADER_LENGTH_BYTES = 2
-WITH_PAYLOAD = (Step, Replay, Result)
+WITH_PAYLOAD = (Step, Replay, Result, FetchedRows, ProofPart)
 """The messages that may carry a payload."""
 
 _encoder = msgspec.msgpack.Encoder()

@@ -14,66 +14,64 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from swarm.core.errors import MisuseError
-from swarm.core.ids import COMMITMENT_BYTES, SECRET_BYTES, SESSION_BYTES
+from swarm.core.ids import COMMITMENT_BYTES
 from swarm.core.limits import (
     MAX_CONTEXT_TOKENS,
     MAX_LAYERS,
     MAX_REASON_CHARS,
     MAX_RECORD_BYTES,
     MAX_SAMPLED_ROWS,
-    MAX_STAGE_NUMBERS,
-    MAX_STAGES,
     MAX_STEP_ROWS,
     MAX_TOP_LOGPROBS,
-    MAX_VOCABULARY,
 )
 from swarm.core.sampling import SamplingParams
 from swarm.core.text import clip
+from swarm.wire.evidence import (
+    Countersign,
+    FetchedRows,
+    FetchProof,
+    FetchRows,
+    ProofPart,
+    Settle,
+    Settled,
+    Signed,
+)
+from swarm.wire.fields import (
+    DIGEST_BYTES,
+    Body,
+    Codec,
+    Counter,
+    Hops,
+    Lane,
+    Layer,
+    Logprob,
+    PeerText,
+    Priority,
+    Reason,
+    Seconds,
+    Secret,
+    SessionBytes,
+    Stage,
+    TokenId,
+    Tokens,
+)
 
-Counter = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
-Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_CONTEXT_TOKENS)]
-TokenId = Annotated[int, msgspec.Meta(ge=0, lt=MAX_VOCABULARY)]
-Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
-SessionBytes = Annotated[bytes, msgspec.Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
-PeerText = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
-Stage = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGE_NUMBERS)]
-"""A name, not a place: the client numbers the stages of a session as it opens them, newcomers after a heal go on."""
-Hops = Annotated[int, msgspec.Meta(ge=0, lt=MAX_STAGES)]
-Layer = Annotated[int, msgspec.Meta(ge=0, le=MAX_LAYERS)]
-MAX_SECONDS = 3600.0
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
-"""Of a duration; a NaN does not fit either."""
-Logprob = Annotated[float, msgspec.Meta(le=1e-3)]
-"""At most 0 but for rounding, and so never NaN; minus infinity is a token that a filter removed."""
-Codec = Literal["raw", "int8"]
-Priority = Literal["interactive", "batch"]
-Lane = Literal[0, 1]
 
-DECODE_LANE: Lane = 0
-PREFILL_LANE: Lane = 1
-LANES: tuple[Lane, Lane] = (DECODE_LANE, PREFILL_LANE)
-
-
-class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Common form: one array, its tag first."""
-
-
-class _WithReason(_Message, frozen=True):
+class _WithReason(Body, frozen=True):
     """A message with words for a person, cut to what the wire takes, so that no long error text breaks a session."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", clip(getattr(self, "reason"), MAX_REASON_CHARS))  # noqa: B009
 
 
-class Upstream(_Message, frozen=True):
+class Upstream(Body, frozen=True):
     """Who pushes rows to a stage, and the secret its hello must carry."""
 
     peer: PeerText
     secret: Secret
 
 
-class Downstream(_Message, frozen=True):
+class Downstream(Body, frozen=True):
     """The server a stage pushes to: its signed announcement, its stage's number, and the secret for our hello to it."""
 
     record: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_RECORD_BYTES)]
@@ -81,7 +79,7 @@ class Downstream(_Message, frozen=True):
     secret: Secret
 
 
-class Open(_Message, frozen=True, tag=1):
+class Open(Body, frozen=True, tag=1):
     """Client → server, first on a control stream: reserve a place for one stage of one session.
 
     ``start``/``end`` are the layers this stage runs. ``embed`` asks it to turn token ids into rows, ``head`` to
@@ -89,7 +87,8 @@ class Open(_Message, frozen=True, tag=1):
     ``downstream`` is None at the tail. ``nonce`` and ``commitment`` (H(r)) are for receipts and audits, DESIGN 9.
     ``feedback`` offers that the tail sends accepted ids straight to the head server; it holds only if every ACCEPT
     agrees. ``generation`` is above 0 for a newcomer that takes over from a lost server; the rows it lacks come as
-    ``Replay``. ``priority`` says whether somebody waits for every token.
+    ``Replay``. ``priority`` says whether somebody waits for every token. Rows below ``signed_rows`` are in windows that
+    the chain before a heal has signed: a newcomer signs from that window on.
     """
 
     protocol: Annotated[int, msgspec.Meta(ge=0, lt=65536)]
@@ -110,17 +109,19 @@ class Open(_Message, frozen=True, tag=1):
     feedback: bool = False
     generation: Counter = 0
     priority: Priority = "interactive"
+    signed_rows: Tokens = 0
 
     def __post_init__(self) -> None:
         if self.start >= self.end:
             raise MisuseError(f"stage {self.stage} with layers {self.start}:{self.end}")
 
 
-class Accept(_Message, frozen=True, tag=2):
+class Accept(Body, frozen=True, tag=2):
     """Server → client: reserved, with the load at this moment, this session counted.
 
     ``tau_s`` and ``fixed_s`` are what the server's metrics would say now: a decode step over n of its layers takes
-    ``fixed_s + n * tau_s``. None: it does not tell.
+    ``fixed_s + n * tau_s``. None: it does not tell. ``calibration`` is the hash of the file its receipts will name, or
+    empty; ``receipts`` says whether it signs any.
     """
 
     sessions: Counter
@@ -129,6 +130,12 @@ class Accept(_Message, frozen=True, tag=2):
     feedback: bool = False
     tau_s: Seconds | None = None
     fixed_s: Seconds | None = None
+    receipts: bool = False
+    calibration: Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES)] = b""
+
+    def __post_init__(self) -> None:
+        if len(self.calibration) not in (0, DIGEST_BYTES):
+            raise MisuseError(f"a calibration hash of {len(self.calibration)} bytes")
 
 
 class Busy(_WithReason, frozen=True, tag=3):
@@ -144,7 +151,7 @@ class Refused(_WithReason, frozen=True, tag=4):
     reason: Reason
 
 
-class Hello(_Message, frozen=True, tag=5):
+class Hello(Body, frozen=True, tag=5):
     """Pusher → server, first on a link stream: which stage of whose session these steps belong to."""
 
     client: PeerText
@@ -156,7 +163,7 @@ class Hello(_Message, frozen=True, tag=5):
     """The one in which the client arranged this link: a hello may come before the server has heard of it."""
 
 
-class Answer(_Message, frozen=True):
+class Answer(Body, frozen=True):
     """How the tail samples from this step on. ``start`` is the position of the answer's first token."""
 
     start: Tokens
@@ -166,7 +173,7 @@ class Answer(_Message, frozen=True):
         self.params.checked()
 
 
-class Step(_Message, frozen=True, tag=6):
+class Step(Body, frozen=True, tag=6):
     """Rows to append. The payload is ``rows`` little-endian uint32 token ids if ``ids``, then the tensor.
 
     ``generation`` rises with a heal, ``epoch`` with a rollback, ``seq`` counts from 0 inside an epoch. ``keep`` is
@@ -186,14 +193,14 @@ class Step(_Message, frozen=True, tag=6):
     answer: Answer | None = None
 
 
-class TokenLogprobs(_Message, frozen=True):
+class TokenLogprobs(Body, frozen=True):
     """Log probability of the chosen token and of the most likely alternatives, most likely first."""
 
     chosen: Logprob
     top: Annotated[tuple[tuple[TokenId, Logprob], ...], msgspec.Meta(max_length=MAX_TOP_LOGPROBS)]
 
 
-class Result(_Message, frozen=True, tag=7):
+class Result(Body, frozen=True, tag=7):
     """Tail → client: the step ``(generation, epoch, seq)`` is computed; ``kv_length`` rows are now held.
 
     ``tokens`` are the sampled ids of the wanted rows; without a remote head the payload holds ``rows`` hidden rows.
@@ -227,20 +234,21 @@ class Failed(_WithReason, frozen=True, tag=9):
     reason: Reason
 
 
-class Close(_Message, frozen=True, tag=10):
+class Close(Body, frozen=True, tag=10):
     """Client → server: done; free everything."""
 
 
-class Noop(_Message, frozen=True, tag=11):
+class Noop(Body, frozen=True, tag=11):
     """Either way, any time after the opening: keeps the path warm and shows that the sender lives."""
 
 
-class Relink(_Message, frozen=True, tag=12):
+class Relink(Body, frozen=True, tag=12):
     """Client → server: a server of the chain was replaced; go on in ``generation`` from ``keep`` rows.
 
     Everything under way of a lower generation is void; cache and replay log are cut to ``keep`` rows. ``upstream`` and
     ``downstream`` are given where that neighbour is a new one: the links to the old one are closed. With
     ``replay_hops`` the server sends its logged rows ``[0, keep)`` to its downstream, as ``Replay`` with that many hops.
+    From the window of row ``signed_rows`` on it signs, again if it had signed them, and it keeps what it signed before.
     """
 
     generation: Counter
@@ -248,9 +256,10 @@ class Relink(_Message, frozen=True, tag=12):
     upstream: Upstream | None = None
     downstream: Downstream | None = None
     replay_hops: Hops | None = None
+    signed_rows: Tokens = 0
 
 
-class Relinked(_Message, frozen=True, tag=13):
+class Relinked(Body, frozen=True, tag=13):
     """Server → client: done. ``kv_length`` rows are held, the first ``logged_rows`` of them could be replayed.
 
     A server that was asked to replay and has ``logged_rows < keep`` sends nothing: the client then feeds the tokens.
@@ -261,7 +270,7 @@ class Relinked(_Message, frozen=True, tag=13):
     logged_rows: Tokens
 
 
-class Replay(_Message, frozen=True, tag=14):
+class Replay(Body, frozen=True, tag=14):
     """Rows a newcomer lacks, on the prefill lane; the payload is a ``Step``'s, and so are the fields.
 
     The receiver appends them after ``keep`` rows. With ``hops`` left it sends its own rows on, one hop less; with none
@@ -276,14 +285,14 @@ class Replay(_Message, frozen=True, tag=14):
     hops: Hops = 0
 
 
-class Replayed(_Message, frozen=True, tag=15):
+class Replayed(Body, frozen=True, tag=15):
     """Server → client: the replayed rows up to ``kv_length`` are computed."""
 
     generation: Counter
     kv_length: Tokens
 
 
-class Pace(_Message, frozen=True, tag=16):
+class Pace(Body, frozen=True, tag=16):
     """Server → client, every ``PACE_EVERY_S`` while a session has work: how long its steps take here.
 
     ``step_s`` is the mean over the decode steps since the last one, from a step's arrival to its leaving, queue
@@ -311,4 +320,12 @@ Message = (
     | Replay
     | Replayed
     | Pace
+    | Signed
+    | Settle
+    | Settled
+    | Countersign
+    | FetchRows
+    | FetchedRows
+    | FetchProof
+    | ProofPart
 )

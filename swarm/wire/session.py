@@ -12,6 +12,16 @@ from typing import Generic, TypeVar
 
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.limits import MAX_PENDING_STEP_BYTES, MAX_PENDING_STEPS, PROTOCOL_MAJOR
+from swarm.wire.evidence import (
+    Countersign,
+    FetchedRows,
+    FetchProof,
+    FetchRows,
+    ProofPart,
+    Settle,
+    Settled,
+    Signed,
+)
 from swarm.wire.messages import (
     Accept,
     Busy,
@@ -34,10 +44,16 @@ from swarm.wire.messages import (
 
 
 class Channel(enum.Enum):
-    """Kinds of stream. CONTROL runs from the client to every server, LINK carries steps to the next server."""
+    """Kinds of stream.
+
+    CONTROL runs from the client to every server, LINK carries steps to the next server, FETCH gives a closed session's
+    rows back to its client, PROOF hands out a file of evidence.
+    """
 
     CONTROL = "control"
     LINK = "link"
+    FETCH = "fetch"
+    PROOF = "proof"
 
     @property
     def protocol(self) -> str:
@@ -63,7 +79,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-_C, _L = Channel.CONTROL, Channel.LINK
+_C, _L, _F, _P = Channel.CONTROL, Channel.LINK, Channel.FETCH, Channel.PROOF
 _D, _S = Role.DIALER, Role.LISTENER
 
 TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
@@ -81,12 +97,25 @@ TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
     (_C, Phase.ACTIVE, _S, Relinked): Phase.ACTIVE,
     (_C, Phase.ACTIVE, _S, Replayed): Phase.ACTIVE,
     (_C, Phase.ACTIVE, _S, Pace): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Signed): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _D, Settle): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _S, Settled): Phase.ACTIVE,
+    (_C, Phase.ACTIVE, _D, Countersign): Phase.ACTIVE,
     (_C, Phase.ACTIVE, _S, Failed): Phase.CLOSED,
     (_L, Phase.START, _D, Hello): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _D, Step): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _D, Replay): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _D, Noop): Phase.ACTIVE,
     (_L, Phase.ACTIVE, _S, Noop): Phase.ACTIVE,
+    (_F, Phase.START, _D, FetchRows): Phase.ACTIVE,
+    (_F, Phase.ACTIVE, _D, FetchRows): Phase.ACTIVE,
+    (_F, Phase.ACTIVE, _S, FetchedRows): Phase.ACTIVE,
+    (_F, Phase.ACTIVE, _S, Busy): Phase.CLOSED,
+    (_F, Phase.ACTIVE, _S, Refused): Phase.CLOSED,
+    (_P, Phase.START, _D, FetchProof): Phase.ACTIVE,
+    (_P, Phase.ACTIVE, _S, ProofPart): Phase.ACTIVE,
+    (_P, Phase.ACTIVE, _S, Busy): Phase.CLOSED,
+    (_P, Phase.ACTIVE, _S, Refused): Phase.CLOSED,
 }
 """``(channel, phase, sender, message type) -> next phase``; what is absent is forbidden."""
 

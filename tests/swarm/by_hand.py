@@ -13,14 +13,11 @@ from swarm.core.records import sign_record
 from swarm.core.sampling import SamplingParams
 from swarm.core.spans import Span
 from swarm.transport.framing import FrameStream
+from swarm.wire.fields import DECODE_LANE, LANES, PREFILL_LANE, Lane
 from swarm.wire.messages import (
-    DECODE_LANE,
-    LANES,
-    PREFILL_LANE,
     Accept,
     Answer,
     Downstream,
-    Lane,
     LinkLost,
     Relink,
     Relinked,

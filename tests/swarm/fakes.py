@@ -20,19 +20,9 @@ from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
 from swarm.transport.pulse import PulseKeeper
+from swarm.wire.fields import DECODE_LANE, Lane
 from swarm.wire.frames import Frame
-from swarm.wire.messages import (
-    DECODE_LANE,
-    Accept,
-    Downstream,
-    Hello,
-    Lane,
-    Open,
-    Pace,
-    Result,
-    Step,
-    Upstream,
-)
+from swarm.wire.messages import Accept, Downstream, Hello, Open, Pace, Result, Step, Upstream
 from swarm.wire.payload import pack_ids
 from swarm.wire.session import Channel, Role
 

@@ -16,12 +16,8 @@ from fakes import (
 from harness import Node, Swarm
 
 from swarm.server.config import ServerConfig
-from swarm.wire.messages import (
-    PREFILL_LANE,
-    Accept,
-    Close,
-    Result,
-)
+from swarm.wire.fields import PREFILL_LANE
+from swarm.wire.messages import Accept, Close, Result
 from swarm.wire.payload import pack_ids
 
 

@@ -20,17 +20,8 @@ from msgspec.structs import force_setattr
 from swarm.core.limits import MAX_PENDING_STEPS
 from swarm.core.records import sign_record
 from swarm.core.sampling import SamplingParams
-from swarm.wire.messages import (
-    PREFILL_LANE,
-    Accept,
-    Answer,
-    Close,
-    Failed,
-    LinkLost,
-    Noop,
-    Result,
-    Step,
-)
+from swarm.wire.fields import PREFILL_LANE
+from swarm.wire.messages import Accept, Answer, Close, Failed, LinkLost, Noop, Result, Step
 from swarm.wire.payload import pack_ids
 
 

@@ -19,7 +19,8 @@ from swarm.server.config import ServerConfig
 from swarm.server.turnaround import NEW_S
 from swarm.transport.framing import FrameStream
 from swarm.transport.memory import LinkShape
-from swarm.wire.messages import DECODE_LANE, PREFILL_LANE, Accept, Busy, Close, Failed, Lane, Pace, Refused, Result
+from swarm.wire.fields import DECODE_LANE, PREFILL_LANE, Lane
+from swarm.wire.messages import Accept, Busy, Close, Failed, Pace, Refused, Result
 from swarm.wire.payload import pack_ids
 
 LONE_S = 0.050

@@ -15,7 +15,8 @@ from harness import SPANS, Node, Swarm
 from swarm.core.sampling import SamplingParams
 from swarm.core.spans import Span
 from swarm.server.config import ServerConfig
-from swarm.wire.messages import DECODE_LANE, Answer, Result
+from swarm.wire.fields import DECODE_LANE
+from swarm.wire.messages import Answer, Result
 
 PROMPT = list(range(40, 60))
 SAMPLING = SamplingParams(

@@ -13,16 +13,8 @@ from fakes import IDS, OTHER_SECRET, SECRET, FakeClient, heard, refused, step
 from harness import SPANS, Node, Swarm, until
 
 from swarm.transport.pulse import SILENCE_S
-from swarm.wire.messages import (
-    PREFILL_LANE,
-    Accept,
-    Failed,
-    LinkLost,
-    Relink,
-    Relinked,
-    Result,
-    Upstream,
-)
+from swarm.wire.fields import PREFILL_LANE
+from swarm.wire.messages import Accept, Failed, LinkLost, Relink, Relinked, Result, Upstream
 from swarm.wire.payload import pack_ids
 
 PROMPT = list(range(40, 60))

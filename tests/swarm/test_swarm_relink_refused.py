@@ -12,19 +12,9 @@ from fakes import IDS, OTHER_SECRET, SECRET, FakeClient, ended, heard, refused, 
 from harness import Node, Swarm
 
 from swarm.server.config import ServerConfig
+from swarm.wire.fields import PREFILL_LANE
 from swarm.wire.frames import encode_head
-from swarm.wire.messages import (
-    PREFILL_LANE,
-    Accept,
-    Close,
-    Failed,
-    LinkLost,
-    Relink,
-    Relinked,
-    Replay,
-    Result,
-    Upstream,
-)
+from swarm.wire.messages import Accept, Close, Failed, LinkLost, Relink, Relinked, Replay, Result, Upstream
 from swarm.wire.payload import pack_ids
 from swarm.wire.session import Channel
 

@@ -25,18 +25,15 @@ from swarm.transport.framing import FrameStream
 from swarm.transport.memory import MemoryNetwork
 from swarm.transport.protocol import Stream
 from swarm.transport.pulse import PulseKeeper
+from swarm.wire.fields import DECODE_LANE, LANES, PREFILL_LANE, Lane
 from swarm.wire.frames import Frame
 from swarm.wire.messages import (
-    DECODE_LANE,
-    LANES,
-    PREFILL_LANE,
     Accept,
     Answer,
     Close,
     Downstream,
     Failed,
     Hello,
-    Lane,
     LinkLost,
     Open,
     Relink,

@@ -12,7 +12,8 @@ from swarm.transport.framing import FrameStream
 from swarm.transport.memory import LinkShape, MemoryNetwork
 from swarm.transport.protocol import Stream
 from swarm.transport.uplink import BUFFER_BYTES, QUIET_S, UplinkMeter
-from swarm.wire.messages import DECODE_LANE, Hello, Step
+from swarm.wire.fields import DECODE_LANE
+from swarm.wire.messages import Hello, Step
 from swarm.wire.session import Channel, Role
 
 HERE, THERE = (Identity(bytes([n] * 32)) for n in (1, 2))

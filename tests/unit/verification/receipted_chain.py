@@ -31,6 +31,7 @@ def opening(stage: int, start: int, end: int, *, server: int | None = None, sess
         model=MODEL,
         calibration=NO_HASH,
         numerics="float32",
+        commitment=bytes([session + 2]) * 32,
     )
 
 

@@ -57,7 +57,7 @@ def test_a_higher_rate_draws_all_that_a_lower_does(drawn_by: bytes, one: float, 
 def test_frozen_vector() -> None:
     """Another value here means that two versions disagree about what is to be audited."""
     drawn = [draw for draw in range(100) if is_selected(secret(draw), RECEIPT, 0.05)]
-    assert drawn == [13, 64, 67]
+    assert drawn == [3, 8, 9, 15, 69, 78, 83, 86]
 
 
 def test_attack_server_grinds_receipts_with_a_secret_of_its_own() -> None:

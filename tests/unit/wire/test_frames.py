@@ -50,9 +50,9 @@ def test_the_layout_of_what_heals_a_chain() -> None:
     def header(message: Relink | Replay | Hello) -> str:
         return encode_head(message)[PREFIX_BYTES:].hex(" ", 1)
 
-    assert header(Relink(2, 3)) == "96 0c 02 03 c0 c0 c0"
+    assert header(Relink(2, 3)) == "97 0c 02 03 c0 c0 c0 00"
     assert header(Relink(2, 3, Upstream("up", bytes(16)), Downstream(b"r", 4, bytes(16)), 5)) == (
-        f"96 0c 02 03 92 a2 75 70 c4 10{' 00' * 16} 93 c4 01 72 04 c4 10{' 00' * 16} 05"
+        f"97 0c 02 03 92 a2 75 70 c4 10{' 00' * 16} 93 c4 01 72 04 c4 10{' 00' * 16} 05 00"
     )
     assert header(Replay(2, 3, 4, True, 5, 6)) == "97 0e 02 03 04 c3 05 06"
     assert header(Hello("c", bytes(16), 7, bytes(16), 1, 2)) == (

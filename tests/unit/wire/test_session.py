@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swarm.core.errors import MisuseError, ProtocolViolation
+from swarm.core.limits import COMPACT_RECEIPT_BYTES
+from swarm.wire.evidence import Countersign, FetchedRows, FetchProof, FetchRows, ProofPart, Settle, Settled, Signed
 from swarm.wire.messages import (
     Accept,
     Busy,
@@ -53,6 +55,10 @@ SAMPLES: dict[type, Message] = {
     Replay: Replay(1, 0, 1),
     Replayed: Replayed(1, 1),
     Pace: Pace(None, 0.0),
+    Signed: Signed(1, 0, bytes(COMPACT_RECEIPT_BYTES)), Settle: Settle(5), Settled: Settled(5),
+    Countersign: Countersign(bytes(64)),
+    FetchRows: FetchRows(bytes(16), 1, bytes(32), 0, 32, "sent"), FetchedRows: FetchedRows(0, 32),
+    FetchProof: FetchProof(bytes(32)), ProofPart: ProofPart(1),
 }  # fmt: skip
 EVERYTHING = [
     (channel, phase, role, kind) for channel in Channel for phase in Phase for role in Role for kind in SAMPLES
