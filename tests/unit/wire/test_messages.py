@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from swarm.core.errors import ConfigError, MisuseError, ProtocolViolation
 from swarm.core.limits import (
+    COMPACT_RECEIPT_BYTES,
     MAX_CONTEXT_TOKENS,
+    MAX_PROOF_BYTES,
     MAX_REASON_CHARS,
     MAX_RECORD_BYTES,
     MAX_SAMPLED_ROWS,
@@ -24,6 +26,16 @@ from swarm.core.limits import (
     MAX_VOCABULARY,
 )
 from swarm.core.sampling import SamplingParams
+from swarm.wire.evidence import (
+    Countersign,
+    FetchedRows,
+    FetchProof,
+    FetchRows,
+    ProofPart,
+    Settle,
+    Settled,
+    Signed,
+)
 from swarm.wire.frames import PREFIX_BYTES, encode_head, parse_message, parse_prefix
 from swarm.wire.messages import (
     Accept,
@@ -55,6 +67,9 @@ counters = st.integers(0, 2**32 - 1)
 tokens = st.integers(0, MAX_CONTEXT_TOKENS)
 token_ids = st.integers(0, MAX_VOCABULARY - 1)
 secrets = st.binary(min_size=16, max_size=16)
+digests = st.binary(min_size=32, max_size=32)
+signatures = st.binary(min_size=64, max_size=64)
+compact_receipts = st.binary(min_size=COMPACT_RECEIPT_BYTES, max_size=COMPACT_RECEIPT_BYTES)
 reasons = st.text(alphabet=st.characters(categories=["L", "N", "P"]), max_size=MAX_REASON_CHARS)
 peers = st.text(min_size=1, max_size=64, alphabet=st.characters(codec="utf-8"))
 stages = st.integers(0, MAX_STAGE_NUMBERS - 1)
@@ -90,7 +105,16 @@ def opens(draw: st.DrawFn) -> Open:
         feedback=draw(st.booleans()),
         generation=draw(counters),
         priority=draw(st.sampled_from(["interactive", "batch"])),
+        signed_rows=draw(tokens),
     )
+
+
+@st.composite
+def fetches(draw: st.DrawFn) -> FetchRows:
+    first = draw(st.integers(0, MAX_CONTEXT_TOKENS - 1))
+    last = draw(st.integers(first + 1, MAX_CONTEXT_TOKENS))
+    want = draw(st.sampled_from(["leaves", "outputs", "sent"]))
+    return FetchRows(draw(secrets), draw(stages), draw(digests), first, last, want)
 
 
 @st.composite
@@ -104,7 +128,15 @@ def results(draw: st.DrawFn) -> Result:
 
 STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     Open: opens(),
-    Accept: st.builds(Accept, counters, counters, tokens, st.booleans()),
+    Accept: st.builds(
+        Accept,
+        counters,
+        counters,
+        tokens,
+        st.booleans(),
+        receipts=st.booleans(),
+        calibration=st.just(b"") | digests,
+    ),
     Busy: st.builds(Busy, st.floats(0, 3600), reasons),
     Refused: st.builds(Refused, reasons),
     Hello: st.builds(Hello, peers, secrets, stages, secrets, st.sampled_from([0, 1]), counters),
@@ -132,6 +164,7 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
         st.none() | upstreams,
         st.none() | downstreams,
         st.none() | st.integers(0, MAX_STAGES - 1),
+        tokens,
     ),
     Relinked: st.builds(Relinked, counters, tokens, tokens),
     Replay: st.builds(
@@ -145,6 +178,14 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     ),
     Replayed: st.builds(Replayed, counters, tokens),
     Pace: st.builds(Pace, st.none() | st.floats(0, 3600), st.floats(0, 3600)),
+    Signed: st.builds(Signed, counters, counters, compact_receipts),
+    Settle: st.builds(Settle, tokens),
+    Settled: st.builds(Settled, tokens),
+    Countersign: st.builds(Countersign, signatures),
+    FetchRows: fetches(),
+    FetchedRows: st.builds(FetchedRows, tokens, st.integers(1, MAX_STEP_ROWS), st.booleans()),
+    FetchProof: st.builds(FetchProof, digests),
+    ProofPart: st.builds(ProofPart, st.integers(1, MAX_PROOF_BYTES)),
 }
 
 messages = st.one_of(*STRATEGIES.values())
@@ -177,8 +218,40 @@ def test_tags_are_the_contract() -> None:
     order = (
         Open, Accept, Busy, Refused, Hello, Step, Result, LinkLost, Failed, Close, Noop,
         Relink, Relinked, Replay, Replayed, Pace,
+        Signed, Settle, Settled, Countersign, FetchRows, FetchedRows, FetchProof, ProofPart,
     )  # fmt: skip
-    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 17))
+    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 25))
+
+
+RECEIPT = bytes(range(COMPACT_RECEIPT_BYTES))
+SESSION, DIGEST, SIGNATURE = b"s" * 16, b"d" * 32, b"g" * 64
+
+
+@pytest.mark.parametrize(
+    ("message", "header"),
+    [
+        (
+            Accept(1, 2, 3, receipts=True, calibration=DIGEST),
+            b"\x98\x02\x01\x02\x03\xc2\xc0\xc0\xc3\xc4\x20" + DIGEST,
+        ),
+        (Signed(3, 300, RECEIPT), b"\x94\x11\x03\xcd\x01\x2c\xc4\xb1" + RECEIPT),
+        (Settle(70_000), b"\x92\x12\xce\x00\x01\x11\x70"),
+        (Settled(33), b"\x92\x13\x21"),
+        (Countersign(SIGNATURE), b"\x92\x14\xc4\x40" + SIGNATURE),
+        (
+            FetchRows(SESSION, 2, DIGEST, 32, 160, "outputs"),
+            b"\x97\x15\xc4\x10" + SESSION + b"\x02\xc4\x20" + DIGEST + b"\x20\xcc\xa0\xa7outputs",
+        ),
+        (FetchedRows(32, 128, True), b"\x94\x16\x20\xcc\x80\xc3"),
+        (FetchProof(DIGEST), b"\x92\x17\xc4\x20" + DIGEST),
+        (ProofPart(5), b"\x92\x18\x05"),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_the_layout_of_evidence_is_frozen(message: Message, header: bytes) -> None:
+    """Msgpack arrays, the tag first, the fields in order: what servers of two versions must agree on."""
+    assert header_of(message) == header
+    assert parse_message(header) == message
 
 
 @given(messages, st.lists(st.integers(0, 100) | st.text(max_size=5) | st.none(), min_size=1, max_size=3))
@@ -189,7 +262,7 @@ def test_fields_appended_by_a_later_version_are_ignored(message: Message, extra:
     assert parse_message(encode(fields + extra)) == message
 
 
-@pytest.mark.parametrize("tag", [0, 17, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
+@pytest.mark.parametrize("tag", [0, 25, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     with pytest.raises(ProtocolViolation, match="not a message"):
         parse_message(encode([tag, 1, 2, 3]))
@@ -258,6 +331,7 @@ GOOD_OPEN = Open(
 GOOD_HELLO = Hello("c", b"s" * 16, 0, b"x" * 16, 0)
 GOOD_RELINK = Relink(1, 5, GOOD_UP, GOOD_DOWN, 0)
 GOOD_REPLAY = Replay(1, 0, 1)
+GOOD_FETCH = FetchRows(SESSION, 0, DIGEST, 0, 32, "leaves")
 
 
 def altered(message: Message, **changes: Any) -> bytes:
@@ -301,6 +375,10 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (Accept(0, 0, 0), {"tau_s": -0.001}),
         (Accept(0, 0, 0), {"fixed_s": math.inf}),
         (Accept(0, 0, 0), {"fixed_s": 3601.0}),
+        (GOOD_OPEN, {"signed_rows": MAX_CONTEXT_TOKENS + 1}),
+        (Accept(0, 0, 0), {"calibration": b"d" * 31}),
+        (Accept(0, 0, 0), {"calibration": b"d" * 33}),
+        (Accept(0, 0, 0), {"receipts": 1}),
         (Busy(1.0, ""), {"retry_after_s": -1.0}),
         (Busy(1.0, ""), {"retry_after_s": math.nan}),
         (Busy(1.0, ""), {"retry_after_s": math.inf}),
@@ -329,6 +407,7 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (GOOD_RELINK, {"upstream": ["", b"i" * 16]}),
         (GOOD_RELINK, {"downstream": [b"", 1, b"o" * 16]}),
         (GOOD_RELINK, {"replay_hops": MAX_STAGES}),
+        (GOOD_RELINK, {"signed_rows": -1}),
         (Relinked(1, 5, 5), {"logged_rows": -1}),
         (Relinked(1, 5, 5), {"kv_length": MAX_CONTEXT_TOKENS + 1}),
         (GOOD_REPLAY, {"rows": 0}),
@@ -339,6 +418,27 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (Pace(None, 0.0), {"step_s": math.nan}),
         (Pace(None, 0.0), {"held_s": -1.0}),
         (Pace(None, 0.0), {"held_s": math.inf}),
+        (Signed(0, 0, RECEIPT), {"receipt": RECEIPT[:-1]}),
+        (Signed(0, 0, RECEIPT), {"receipt": RECEIPT + b"0"}),
+        (Signed(0, 0, RECEIPT), {"epoch": 2**32}),
+        (Settle(5), {"keep": -1}),
+        (Settle(5), {"keep": MAX_CONTEXT_TOKENS + 1}),
+        (Settled(5), {"rows": MAX_CONTEXT_TOKENS + 1}),
+        (Countersign(SIGNATURE), {"signature": SIGNATURE[:-1]}),
+        (Countersign(SIGNATURE), {"signature": SIGNATURE + b"0"}),
+        (GOOD_FETCH, {"session": SESSION + b"0"}),
+        (GOOD_FETCH, {"stage": MAX_STAGE_NUMBERS}),
+        (GOOD_FETCH, {"secret": DIGEST[:-1]}),
+        (GOOD_FETCH, {"first": 32}),
+        (GOOD_FETCH, {"first": -1}),
+        (GOOD_FETCH, {"last": MAX_CONTEXT_TOKENS + 1}),
+        (GOOD_FETCH, {"want": "weights"}),
+        (FetchedRows(0, 1), {"rows": 0}),
+        (FetchedRows(0, 1), {"rows": MAX_STEP_ROWS + 1}),
+        (FetchedRows(0, 1), {"first": MAX_CONTEXT_TOKENS + 1}),
+        (FetchProof(DIGEST), {"digest": DIGEST + b"0"}),
+        (ProofPart(1), {"total_bytes": 0}),
+        (ProofPart(1), {"total_bytes": MAX_PROOF_BYTES + 1}),
     ],
 )
 def test_a_field_out_of_bounds_is_a_violation(message: Message, changes: dict[str, Any]) -> None:
@@ -350,6 +450,10 @@ def test_a_field_out_of_bounds_is_a_violation(message: Message, changes: dict[st
 def test_ones_own_senseless_message_is_ones_own_fault() -> None:
     with pytest.raises(MisuseError, match="layers 10:10"):
         msgspec.structs.replace(GOOD_OPEN, start=10)
+    with pytest.raises(MisuseError, match="rows 32:32"):
+        msgspec.structs.replace(GOOD_FETCH, first=32)
+    with pytest.raises(MisuseError, match="calibration hash of 5 bytes"):
+        Accept(0, 0, 0, calibration=b"short")
     with pytest.raises(MisuseError, match="2 log probabilities for 1 tokens"):
         Result(0, 0, 0, 1, (7,), (TokenLogprobs(-1.0, ()),) * 2)
     with pytest.raises(ConfigError, match="top_p"):

@@ -60,6 +60,12 @@ SAMPLES: dict[type, Message] = {
     FetchRows: FetchRows(bytes(16), 1, bytes(32), 0, 32, "sent"), FetchedRows: FetchedRows(0, 32),
     FetchProof: FetchProof(bytes(32)), ProofPart: ProofPart(1),
 }  # fmt: skip
+REACHED = {
+    Channel.CONTROL: {*Phase},
+    Channel.LINK: {Phase.START, Phase.ACTIVE},
+    Channel.FETCH: {Phase.START, Phase.ACTIVE, Phase.CLOSED},
+    Channel.PROOF: {Phase.START, Phase.ACTIVE, Phase.CLOSED},
+}
 EVERYTHING = [
     (channel, phase, role, kind) for channel in Channel for phase in Phase for role in Role for kind in SAMPLES
 ]
@@ -86,7 +92,7 @@ def test_every_phase_can_be_reached_and_a_control_stream_can_always_be_closed() 
         reached = {Phase.START}
         for _ in Phase:
             reached |= {to for (at, phase, *_), to in TRANSITIONS.items() if at is channel and phase in reached}
-        assert reached == ({*Phase} if channel is Channel.CONTROL else {Phase.START, Phase.ACTIVE})
+        assert reached == REACHED[channel]
     for phase in (Phase.OPENING, Phase.ACTIVE):
         assert TRANSITIONS[Channel.CONTROL, phase, Role.DIALER, Close] is Phase.CLOSED
 
@@ -180,6 +186,14 @@ class TwoLinkEnds(TwoEnds):
     channel = Channel.LINK
 
 
+class TwoFetchEnds(TwoEnds):
+    channel = Channel.FETCH
+
+
+class TwoProofEnds(TwoEnds):
+    channel = Channel.PROOF
+
+
 class TwoBusyEnds(TwoEnds):
     """The same, mostly past the opening, where the crossings are."""
 
@@ -198,6 +212,10 @@ TestBusyControl = TwoBusyEnds.TestCase
 TestBusyControl.settings = walk
 TestLink = TwoLinkEnds.TestCase
 TestLink.settings = walk
+TestFetch = TwoFetchEnds.TestCase
+TestFetch.settings = walk
+TestProof = TwoProofEnds.TestCase
+TestProof.settings = walk
 
 
 @pytest.mark.parametrize(
