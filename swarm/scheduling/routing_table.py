@@ -12,6 +12,7 @@ from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.reasons import explain
 from swarm.scheduling.routing_arrays import Arrays
 from swarm.scheduling.routing_choice import Chooser
+from swarm.scheduling.routing_through import route_through
 from swarm.scheduling.routing_types import Route, RouteNeeds, RouteOptions, Stage, Standby
 from swarm.scheduling.standby import hops_s, replacement, standbys, standbys_of
 
@@ -32,9 +33,14 @@ class RoutingTable:
         return cls(Arrays.of(cluster))
 
     def route(self, needs: RouteNeeds, salt: int = 0, options: RouteOptions | None = None) -> Route:
-        """The fastest chain that meets ``needs``, or a less used one as ``options`` allow. See ``find_route``."""
+        """The fastest chain that meets ``needs``, or a less used one as ``options`` allow. See ``find_route``.
+
+        With ``needs.through`` it is ``routing_through.route_through``, which knows no options.
+        """
         options = options or RouteOptions()
         arrays = self.arrays
+        if needs.through is not None:
+            return route_through(arrays, needs.through, needs, salt)
         chooser = Chooser(arrays, needs, salt, options)
         choice = chooser.choose()
         if choice is None and chooser.shortest:

@@ -18,7 +18,8 @@ class RouteNeeds:
     norm with LM head at the last, ``"local"`` wants neither. ``numerics``: ``"same"`` any one class for the whole chain
     (the answer is exact), ``"any"`` lets classes mix, a ``Numerics`` asks for that class. ``excluded`` peers take no
     part. ``entry_bytes`` and ``exit_bytes`` are what one step sends in and brings back, None the cluster's
-    ``activation_bytes``; with a remote head the exit is a few bytes of token ids.
+    ``activation_bytes``; with a remote head the exit is a few bytes of token ids. ``through`` is a stage that the route
+    must have; who stands in for whom takes no notice of it.
     """
 
     kv_tokens: int = 0
@@ -27,6 +28,7 @@ class RouteNeeds:
     excluded: frozenset[PeerId] = frozenset()
     entry_bytes: int | None = None
     exit_bytes: int | None = None
+    through: Stage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
