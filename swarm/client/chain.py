@@ -19,7 +19,7 @@ from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, PeerId
 from swarm.core.limits import MAX_STAGE_NUMBERS
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
-from swarm.verification.commitment import AUDIT_SECRET_BYTES, commit
+from swarm.verification.commitment import commit
 from swarm.wire.fields import Lane
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Accept, LinkLost, Pace, Replayed, Result, Step
@@ -45,7 +45,7 @@ class Chain:
     def __init__(self, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> None:
         self.plan = plan
         """What was opened first; ``stages`` tells who serves now."""
-        self.audit_secret = secrets.token_bytes(AUDIT_SECRET_BYTES)
+        self.audit_secret = plan.audit_secret
         self.unanswered = False
         """Set by whoever gave up waiting for a step."""
         self.generation = -1

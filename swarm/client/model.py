@@ -19,6 +19,7 @@ from swarm.client.healing import Healer, HealOptions
 from swarm.client.opener import ChainOpener, OpenerOptions, check_room
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, check_priority, read_options
 from swarm.client.results import GenerationResult, Progress, ProgressCallback
+from swarm.client.search import ORDINARY, Wish
 from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
 from swarm.client.tokenizer import Tokenizer
@@ -129,13 +130,18 @@ class AsyncSwarmModel:
         self.streams.add(stream)
         return stream
 
-    def session(self, *, max_tokens: int | None = None, priority: Priority = "interactive") -> AsyncSession:
-        """A conversation that keeps its KV between calls; it opens a chain when it is first used."""
+    def session(
+        self, *, max_tokens: int | None = None, priority: Priority = "interactive", wish: Wish = ORDINARY
+    ) -> AsyncSession:
+        """A conversation that keeps its KV between calls; it opens a chain when it is first used.
+
+        One with a ``wish`` for an audit secret is good for one answer: each chain has its own.
+        """
         check_priority(priority)
         context = self.parts.files.context_tokens
         if max_tokens is not None and not 0 < max_tokens <= context:
             raise ConfigError(f"a session of {max_tokens} tokens", hint=f"the model's context holds {context}")
-        return AsyncSession(self, max_tokens or min(SESSION_TOKENS, context), priority)
+        return AsyncSession(self, max_tokens or min(SESSION_TOKENS, context), priority, wish)
 
     async def close(self) -> None:
         """Leave the swarm; answers under way end with an error. Idempotent."""
@@ -186,10 +192,12 @@ class AsyncSwarmModel:
         new = self.plan_tokens(len(ids), request, self.parts.files.context_tokens)
         return AsyncSession(self, len(ids) + new, request.priority or "interactive")
 
-    async def open(self, kv_tokens: int, report: ProgressCallback, priority: Priority) -> Conversation:
+    async def open(
+        self, kv_tokens: int, report: ProgressCallback, priority: Priority, wish: Wish = ORDINARY
+    ) -> Conversation:
         """A conversation on a chain with room for ``kv_tokens``."""
         await self._expect_head()
-        opened = await self._opener.open(kv_tokens, report, priority)
+        opened = await self._opener.open(kv_tokens, report, priority, wish)
         try:
             head = await self._head(opened.chain.stages)
         except BaseException:
@@ -241,10 +249,11 @@ class AsyncSwarmModel:
 class AsyncSession:
     """One conversation: its tokens, and the chain that holds KV for them. One generation at a time."""
 
-    def __init__(self, model: AsyncSwarmModel, max_tokens: int, priority: Priority) -> None:
+    def __init__(self, model: AsyncSwarmModel, max_tokens: int, priority: Priority, wish: Wish = ORDINARY) -> None:
         self._model = model
         self._max_tokens = max_tokens
         self._priority = priority
+        self._wish = wish
         self._tokens: list[int] = []
         self._conversation: Conversation | None = None
         self._busy = False
@@ -335,7 +344,7 @@ class AsyncSession:
                 return conversation
             await conversation.close()
         if times_closed == self._times_closed:
-            conversation = await self._model.open(self._max_tokens, progress, priority)
+            conversation = await self._model.open(self._max_tokens, progress, priority, self._wish)
             if times_closed == self._times_closed:
                 conversation.healer.begin(progress)
                 self._conversation = conversation

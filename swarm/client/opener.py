@@ -15,8 +15,9 @@ from swarm.client.choice import ModelShape, View, priced
 from swarm.client.distances import Distances
 from swarm.client.ground import Ground
 from swarm.client.hedge import HEDGE_S, first_open
+from swarm.client.plan import draw_secret
 from swarm.client.results import Progress, ProgressCallback
-from swarm.client.search import Search, explain
+from swarm.client.search import ORDINARY, Search, Wish, explain
 from swarm.client.turned_away import Told, TurnedAway
 from swarm.client.view import SwarmView
 from swarm.core.clock import Clock
@@ -109,7 +110,9 @@ class ChainOpener:
         await self._view.close()
         await self._pulse.close()
 
-    async def open(self, kv_tokens: int, report: ProgressCallback, priority: Priority = "interactive") -> OpenChain:
+    async def open(
+        self, kv_tokens: int, report: ProgressCallback, priority: Priority = "interactive", wish: Wish = ORDINARY
+    ) -> OpenChain:
         """An open chain with room for ``kv_tokens``.
 
         A server that refuses or cannot be reached is left out and the rest routed again. A busy one is left out too,
@@ -120,7 +123,7 @@ class ChainOpener:
         ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
         began_s = self._clock.monotonic_s()
-        search = self._search(kv_tokens, began_s, priority)
+        search = self._search(kv_tokens, began_s, priority, wish)
         while True:
             report(Progress("routing"))
             view = await self._view.look()
@@ -153,10 +156,11 @@ class ChainOpener:
         else:
             raise explain(error, search, view) from error
 
-    def _search(self, kv_tokens: int, now_s: float, priority: Priority) -> Search:
+    def _search(self, kv_tokens: int, now_s: float, priority: Priority, wish: Wish) -> Search:
         """A session's search, which knows what this client's others were told lately."""
         avoided = self._avoided.at(now_s) | self._turned_away.refusing(kv_tokens, now_s)
-        search = Search(self._needs(kv_tokens), now_s, avoided, priority)
+        needs = replace(self._needs(kv_tokens), through=wish.through)
+        search = Search(needs, now_s, avoided, priority, wish.audit_secret or draw_secret())
         for peer, told in self._turned_away.busy(now_s).items():
             search.busy[peer] = replace(told, until_s=told.until_s + self._random.uniform(0.0, SPREAD_S))
         return search
@@ -303,6 +307,7 @@ class ChainOpener:
             codec=self._options.codec,
             numerics=classes.pop() if len(classes) == 1 and not self._options.mixed_numerics else "",
             priority=search.priority,
+            audit_secret=search.audit_secret,
         )
 
     async def _wait(self, search: Search, report: ProgressCallback) -> None:

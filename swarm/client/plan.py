@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarm.core.announcement import Announcement
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.spans import Span
+from swarm.verification.commitment import AUDIT_SECRET_BYTES
 from swarm.wire.fields import Codec, Priority
 
 
@@ -30,9 +32,14 @@ class StagePlan:
         return f"{name} ({self.peer[-8:]})" if name else self.peer[-8:]
 
 
+def draw_secret() -> bytes:
+    """A session's audit secret r, which nobody can guess."""
+    return secrets.token_bytes(AUDIT_SECRET_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class ChainPlan:
-    """Everything the OPENs of a chain say."""
+    """Everything the OPENs of a chain say. They commit to ``audit_secret``, which is not in them."""
 
     model: ModelId
     stages: Sequence[StagePlan]
@@ -42,6 +49,7 @@ class ChainPlan:
     codec: Codec = "raw"
     numerics: str = ""
     priority: Priority = "interactive"
+    audit_secret: bytes = field(default_factory=draw_secret, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from swarm.client.choice import View
 from swarm.client.loads import with_all_room, without_own
+from swarm.client.plan import draw_secret
 from swarm.client.turned_away import Told
 from swarm.core.errors import (
     NoRouteError,
@@ -16,18 +17,33 @@ from swarm.core.errors import (
     SwarmError,
 )
 from swarm.core.ids import PeerId
-from swarm.scheduling.routing import Route, RouteNeeds
+from swarm.scheduling.routing import Route, RouteNeeds, Stage
 from swarm.wire.fields import Priority
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one session wants beyond the client's options: a stage that its chain must have, its audit secret."""
+
+    through: Stage | None = None
+    audit_secret: bytes | None = None
+
+
+ORDINARY = Wish()
 
 
 @dataclass(slots=True)
 class Search:
-    """One session's way to an open chain: what it needs, and which servers have said no so far."""
+    """One session's way to an open chain: what it needs, and which servers have said no so far.
+
+    However many chains are tried, all commit to one ``audit_secret``: whoever is asked twice learns nothing by it.
+    """
 
     needs: RouteNeeds
     began_s: float
     avoided: frozenset[PeerId]
     priority: Priority = "interactive"
+    audit_secret: bytes = field(default_factory=draw_secret, repr=False)
     gone: dict[PeerId, SwarmError] = field(default_factory=dict)
     busy: dict[PeerId, Told] = field(default_factory=dict)
     looked_again: bool = False
