@@ -232,7 +232,7 @@ SESSION, DIGEST, SIGNATURE = b"s" * 16, b"d" * 32, b"g" * 64
     [
         (
             Accept(1, 2, 3, receipts=True, calibration=DIGEST),
-            b"\x98\x02\x01\x02\x03\xc2\xc0\xc0\xc3\xc4\x20" + DIGEST,
+            b"\x99\x02\x01\x02\x03\xc2\xc0\xc0\xc3\xc4\x20" + DIGEST,
         ),
         (Signed(3, 300, RECEIPT), b"\x94\x11\x03\xcd\x01\x2c\xc4\xb1" + RECEIPT),
         (Settle(70_000), b"\x92\x12\xce\x00\x01\x11\x70"),
