@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from swarm.core.errors import NoRouteError
 from swarm.core.limits import MAX_STAGES
-from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.scheduling.cluster import Node
 from swarm.scheduling.reasons import has_embeddings, has_head, layers_text
@@ -26,8 +25,10 @@ def route_through(arrays: Arrays, stage: Stage, needs: RouteNeeds, salt: int = 0
     does not hold the span, or nobody in its numerics class holds the rest.
     """
     layers = arrays.cluster.layers
-    needs = replace(needs, numerics=needs.numerics if needs.numerics == "any" else _numerics(arrays, stage))
-    _check(arrays, stage, needs)
+    node = _node(arrays, stage)
+    if needs.numerics == "same":
+        needs = replace(needs, numerics=node.numerics)
+    _check(arrays, node, stage.span, needs)
     around = [Span(0, stage.span.start)] if stage.span.start else []
     places = [*(Stage(stage.peer, span) for span in around), stage]
     if stage.span.end < layers:
@@ -50,13 +51,8 @@ def _node(arrays: Arrays, stage: Stage) -> Node:
     return arrays.nodes[number]
 
 
-def _numerics(arrays: Arrays, stage: Stage) -> Numerics:
-    return _node(arrays, stage).numerics
-
-
-def _check(arrays: Arrays, stage: Stage, needs: RouteNeeds) -> None:
+def _check(arrays: Arrays, node: Node, span: Span, needs: RouteNeeds) -> None:
     """Raise ``NoRouteError`` unless the server itself can stand where it is wanted."""
-    node, span = _node(arrays, stage), stage.span
     (verdict,) = (verdict for verdict in arrays.verdicts(needs) if verdict.server is node)
     why = None if verdict.objection is None else f"is one of those that {verdict.objection}"
     if node.span is None or not (node.span.start <= span.start and span.end <= node.span.end):
@@ -66,7 +62,7 @@ def _check(arrays: Arrays, stage: Stage, needs: RouteNeeds) -> None:
     elif needs.head == "remote" and span.end >= arrays.cluster.layers and not has_head(node, arrays.cluster.layers):
         why = "holds no LM head"
     if why is not None:
-        raise NoRouteError(f"server {stage.peer[-8:]} {why}", hint="try later, or ask for other layers")
+        raise NoRouteError(f"server {node.id[-8:]} {why}", hint="try later, or ask for other layers")
 
 
 def _one_class(nodes: Iterable[Node]) -> bool:

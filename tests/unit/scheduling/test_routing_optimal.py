@@ -1,6 +1,7 @@
 """find_route against exhaustive search on small clusters, networkx on middling ones, laid out in every way."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby, pairwise, product
 from random import Random
 
@@ -378,3 +379,19 @@ def test_a_stages_hops_are_what_it_costs_besides_computing(
             computes_s = node.fixed_s + len(stage.span) * node.tau_s
             whole_s = price_of_part(cluster, chain[:place][-1:], (stage,), chain[place + 1 :][:1], needs)
         assert computes_s + table.hops_s(chain, place, [stage], needs) == pytest.approx(whole_s, rel=1e-9, abs=1e-10)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cluster=clusters(), needs=any_needs, salt=st.integers(0, 5), wanted=chains().flatmap(st.sampled_from))
+def test_no_chain_with_a_given_stage_is_faster(cluster: Cluster, needs: RouteNeeds, salt: int, wanted: Stage) -> None:
+    fitting = (chain for chain in every_chain(cluster, needs) if wanted in chain)
+    best_s = min((price(cluster, chain, needs) for chain in fitting), default=None)
+    for table in tables(cluster):
+        if best_s is None:
+            with pytest.raises(NoRouteError):
+                table.route(replace(needs, through=wanted), salt)
+            continue
+        route = table.route(replace(needs, through=wanted), salt)
+        check_valid(cluster, route, needs)
+        assert wanted in route.stages
+        assert route.latency_s == pytest.approx(best_s, rel=1e-9, abs=1e-10)
