@@ -90,7 +90,8 @@ class Generation:
         first_s = self.clock.monotonic_s()
         while True:
             self._note(choice, answer)
-            self.progress(Progress("decode", len(answer.tokens), self.max_new_tokens))
+            token = answer.logprobs[-1] if answer.logprobs else None
+            self.progress(Progress("decode", len(answer.tokens), self.max_new_tokens, token=token))
             release = watch.push(choice.token_id)
             self._show(release.text, answer)
             if release.finish_reason is not None:

@@ -18,7 +18,7 @@ from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
 from swarm.client.healing import Healer, HealOptions
 from swarm.client.opener import ChainOpener, OpenerOptions, check_room
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, check_priority, read_options
-from swarm.client.results import GenerationResult, Progress, ProgressCallback
+from swarm.client.results import ChainStage, GenerationResult, Progress, ProgressCallback
 from swarm.client.search import ORDINARY, Wish
 from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
@@ -267,6 +267,11 @@ class AsyncSession:
     @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(self._tokens)
+
+    @property
+    def chain(self) -> tuple[ChainStage, ...]:
+        """Who serves it now; empty while it has no chain."""
+        return () if self._conversation is None else self._conversation.healer.served_by
 
     def truncate(self, position: int) -> None:
         """Go back to ``position``; what the servers hold beyond it is rolled back with the next step."""

@@ -22,9 +22,10 @@ class Options(TypedDict, total=False):
     defaults to 256, or what the context still holds. ``temperature`` 0 (the default) is greedy; ``top_k`` 0 and
     ``top_p`` 1 are off. Penalties and ``logit_bias`` (token id -> bias) as in ``SamplingParams``. ``logprobs``: True
     for the chosen token's, or how many alternatives. ``stop``: a string or several, not part of the text. ``seed``
-    makes sampling repeatable; without one it is drawn and told in the result. ``ignore_eos`` goes on past the model's
-    own end. ``priority`` "batch" leaves busy servers to those who wait for every token (8 to 1); it counts when the
-    answer opens a chain, so not in the middle of a session.
+    makes sampling repeatable; without one it is drawn and told in the result. ``sample`` (0 to 65535) tells several
+    answers to one prompt with one seed apart. ``ignore_eos`` goes on past the model's own end. ``priority`` "batch"
+    leaves busy servers to those who wait for every token (8 to 1); it counts when the answer opens a chain, so not in
+    the middle of a session.
     """
 
     messages: Messages
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     logprobs: bool | int
     stop: str | Sequence[str]
     seed: int
+    sample: int
     ignore_eos: bool
     priority: Priority
 
@@ -98,6 +100,7 @@ def _params(options: Options) -> SamplingParams:
             frequency_penalty=float(options.get("frequency_penalty", 0.0)),
             logit_bias=tuple(sorted((int(token), float(value)) for token, value in bias.items())),
             seed=secrets.randbits(63) if seed is None else int(seed),
+            sample=int(options.get("sample", 0)),
             top_logprobs=int(top),
         ).checked()
     except (TypeError, ValueError) as error:

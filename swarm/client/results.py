@@ -83,14 +83,16 @@ class Progress:
     """Where a generation stands.
 
     ``prefill``: ``done`` of ``total`` prompt tokens are computed by the whole chain. ``decode``: ``done`` tokens of at
-    most ``total`` have come. ``healing``: a server was lost; ``done`` of ``total`` rows of KV are replayed to others,
-    or the client waits for one, as ``detail`` says. Callbacks run in the client's event loop and must not block it.
+    most ``total`` have come, the last of them ``token`` if log probabilities were asked for. ``healing``: a server was
+    lost; ``done`` of ``total`` rows of KV are replayed to others, or the client waits for one, as ``detail`` says.
+    Callbacks run in the client's event loop and must not block it.
     """
 
     phase: Literal["routing", "opening", "waiting", "prefill", "decode", "healing"]
     done: int = 0
     total: int = 0
     detail: str = ""
+    token: TokenLogprob | None = None
 
 
 ProgressCallback = Callable[[Progress], None]
