@@ -1,0 +1,391 @@
+"""The store of reputations: what it keeps, whom it names, and that nothing is lost or taken back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarm.core.errors import ConfigError, MisuseError
+from swarm.core.ids import PeerId
+from swarm.runtime import reputation, reputation_file
+from swarm.runtime.clock import SystemClock, VirtualClock
+from swarm.runtime.reputation import IN_MEMORY, ReputationStore
+from swarm.verification.ledger import Account, Ledger
+from swarm.verification.strikes import (
+    TRUSTED,
+    Policy,
+    Standing,
+    accused,
+    audit_rate,
+    equivocated,
+    struck,
+    traffic_asked,
+    window_audited,
+)
+from swarm.verification.verdict import Outcome
+
+ALICE, BOB, CAROL = PeerId("12D3KooWAlice"), PeerId("12D3KooWBob"), PeerId("12D3KooWCarol")
+POLICY = Policy()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: VirtualClock) -> Iterator[ReputationStore]:
+    with ReputationStore(tmp_path / "deep" / "reputation.sqlite", clock) as opened:
+        yield opened
+
+
+def asked(standing: Standing) -> Standing:
+    return traffic_asked(standing, answered=True)
+
+
+def test_a_stranger_has_the_standing_of_one_and_is_not_listed(store: ReputationStore) -> None:
+    assert store.standing(ALICE) == Standing()
+    assert store.known() == []
+    assert store.events() == []
+    assert store.proofs() == []
+    assert store.ejected() == frozenset() == store.accused()
+    assert store.apart().pairs == ()
+
+
+def test_a_transition_is_kept_over_restarts(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as store:
+        after = store.change(ALICE, lambda was: struck(was, POLICY, b"one"))
+        assert after.strikes == (b"one",)
+        assert after.raised == POLICY.escalation_windows
+    with ReputationStore(path, clock) as store:
+        assert store.standing(ALICE) == after
+        assert [event.what for event in store.events(ALICE)] == ["strike 1", "its next 200 windows are all audited"]
+        assert store.change(ALICE, lambda was: struck(was, POLICY, b"two")).ejected
+        assert store.ejected() == {ALICE}
+    with ReputationStore(path, clock) as store:
+        assert store.ejected() == {ALICE}
+        assert store.events()[-1].what == "ejected: 2 confirmed failures"
+
+
+def test_e_of_the_last_audited_window_is_kept_beside_the_standing(store: ReputationStore, clock: VirtualClock) -> None:
+    def audited(was: Standing) -> Standing:
+        return window_audited(was, POLICY, Outcome.PASS, 0.02, reference=TRUSTED, ceiling=0.025)
+
+    store.change(ALICE, audited, error=0.02)
+    store.change(ALICE, asked)
+    store.change(BOB, asked)
+    known = {one.peer: one for one in store.known()}
+    assert list(known) == [ALICE, BOB]
+    assert known[ALICE].error == 0.02
+    assert known[ALICE].standing.audited == 1
+    assert known[BOB].error is None
+    assert known[ALICE].changed_s == clock.wall_s()
+
+
+def test_a_transition_that_raises_changes_nothing_and_one_that_uses_the_store_is_refused(
+    store: ReputationStore,
+) -> None:
+    def fails(was: Standing) -> Standing:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.change(ALICE, fails)
+    with pytest.raises(MisuseError, match="uses the store itself"):
+        store.change(ALICE, lambda was: store.change(BOB, asked))
+    assert store.known() == []
+    store.change(ALICE, asked)
+
+
+def test_ejection_is_seen_by_whoever_has_the_file_open(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as one, ReputationStore(path, clock) as other:
+        assert one.ejected() == other.ejected() == frozenset()
+        one.change(ALICE, equivocated)
+        assert one.ejected() == other.ejected() == {ALICE}
+        other.keep_apart(BOB, CAROL)
+        assert not one.apart().allow(CAROL, BOB)
+        assert one.apart().allow(ALICE, BOB)
+
+
+def test_a_pair_is_kept_apart_once(store: ReputationStore) -> None:
+    store.keep_apart(CAROL, BOB)
+    store.keep_apart(BOB, CAROL)
+    assert store.apart().pairs == ((BOB, CAROL),)
+    assert len(store.events()) == 1
+    with pytest.raises(MisuseError):
+        store.keep_apart(BOB, BOB)
+
+
+def test_a_strike_withholds_what_was_earned_in_the_same_transaction(store: ReputationStore) -> None:
+    def earn(ledger: Ledger) -> int:
+        ledger._state.accounts[ALICE] = Account(earned=96)  # as ``settle`` leaves it
+        return ledger.account(ALICE).earned
+
+    assert store.change_ledger(earn) == 96
+    assert store.ledger().account(ALICE).earned == 96
+    store.change(ALICE, lambda was: struck(was, POLICY, b"one"))
+    account = store.ledger().account(ALICE)
+    assert (account.earned, account.withheld, account.struck) == (0, 96, True)
+
+
+def test_a_change_of_the_ledger_that_raises_changes_nothing(store: ReputationStore) -> None:
+    def half(ledger: Ledger) -> None:
+        ledger.strike(ALICE)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.change_ledger(half)
+    assert not store.ledger().account(ALICE).struck
+
+
+def test_an_accusation_counts_until_it_expires_or_is_judged(store: ReputationStore, clock: VirtualClock) -> None:
+    first, second = b"1" * 32, b"2" * 32
+    assert store.accuse(ALICE, first, clock.wall_s() + 100)
+    assert not store.accuse(ALICE, first, clock.wall_s() + 100)
+    assert store.accuse(BOB, second, clock.wall_s() + 100)
+    assert store.accused() == {ALICE, BOB}
+    store.judge(first, proven=False)
+    assert store.accused() == {BOB}
+    assert store.verdict(first) is False
+    assert store.verdict(second) is None
+    assert not store.accuse(ALICE, first, clock.wall_s() + 100), "a proof that was judged is not noted again"
+    assert store.accused() == {BOB}
+    store.change(BOB, equivocated)
+    assert store.accused() == frozenset(), "the ejected are no suspects"
+    store.accuse(CAROL, b"3" * 32, clock.wall_s() - 1)
+    assert store.accused() == frozenset()
+
+
+def test_an_accusation_raises_the_audit_rate_by_its_transition(store: ReputationStore) -> None:
+    old = Standing(audited=10_000)
+    assert audit_rate(store.change(ALICE, lambda was: old), POLICY) == POLICY.audit_rate
+    assert audit_rate(store.change(ALICE, lambda was: accused(was, POLICY)), POLICY) == 1.0
+
+
+async def test_what_strangers_can_cause_is_bounded(
+    store: ReputationStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MAX_PEERS", "MAX_EVENTS", "MAX_JUDGED", "MAX_ACCUSATIONS"):
+        monkeypatch.setattr(reputation, name, 10)
+    store.change(ALICE, equivocated)
+    for number in range(30):
+        peer, digest = PeerId(f"12D3KooW{number}"), number.to_bytes(32, "big")
+        await clock.advance(1.0)
+        store.change(peer, asked)
+        store.accuse(peer, digest, clock.wall_s() + 1000)
+        store.judge(bytes([1]) + digest[1:], proven=False)
+        store.note(peer, "something")
+    assert len(store.known()) == 10 == len(store.events()) == len(store.accused())
+    assert store.ejected() == {ALICE}, "whoever is ejected is never forgotten"
+    assert PeerId("12D3KooW29") in {one.peer for one in store.known()}
+    assert store.verdict(bytes([1]) + (29).to_bytes(32, "big")[1:]) is False
+
+
+def test_proofs_are_found_by_their_digest_and_the_oldest_make_room(
+    store: ReputationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reputation, "MAX_PROOFS", 3)
+    monkeypatch.setattr(reputation, "MAX_PROOFS_BYTES", 100)
+    digests = [store.keep_proof(ALICE, "fraud", bytes([number]) * 20) for number in range(5)]
+    assert digests[0] == hashlib.sha256(bytes(20)).digest()
+    assert [proof.digest for proof in store.proofs()] == digests[:1:-1]
+    assert store.proof(digests[4]) == b"\4" * 20
+    assert store.proof(digests[0]) is None
+    assert store.keep_proof(ALICE, "fraud", b"\4" * 20) == digests[4]
+    assert len(store.proofs()) == 3
+    long = store.keep_proof(BOB, "equivocation", bytes(90))
+    assert [(one.digest, one.subject, one.kind, one.size) for one in store.proofs()] == [
+        (long, BOB, "equivocation", 90)
+    ]
+    with pytest.raises(MisuseError):
+        store.keep_proof(BOB, "fraud", b"")
+
+
+def test_threads_lose_nothing(store: ReputationStore) -> None:
+    def work() -> None:
+        for _ in range(20):
+            store.change(ALICE, asked)
+            store.ejected()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.standing(ALICE).traffic.asked == 60
+
+
+WRITER = """
+import sys
+from swarm.core.ids import PeerId
+from swarm.runtime.clock import SystemClock
+from swarm.runtime.reputation import ReputationStore
+from swarm.verification.strikes import traffic_asked
+store = ReputationStore(sys.argv[1], SystemClock())
+print("open", flush=True)
+sys.stdin.readline()
+for number in range(int(sys.argv[2])):
+    store.change(PeerId("12D3KooWAlice"), lambda was: traffic_asked(was, answered=True))
+    store.note(PeerId("12D3KooWAlice"), str(number))
+    print(number, flush=True)
+"""
+
+
+def writer(path: Path, changes: int) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", WRITER, str(path), str(changes)]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def start(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_two_processes_that_make_the_file_and_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "reputation.sqlite"
+    processes = [writer(path, 150) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+    for process in processes:
+        start(process)
+    for process in processes:
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert told.split()[-1] == "149"
+    with ReputationStore(path, SystemClock()) as store:
+        assert store.standing(ALICE).traffic.asked == 300
+        assert len(store.events()) == 300
+
+
+def test_kill_9_in_the_middle_of_writes_takes_nothing_back(tmp_path: Path) -> None:
+    path = tmp_path / "reputation.sqlite"
+    returned = 0
+    for kill_after in (1, 37, 80):
+        process = writer(path, 1_000_000)
+        start(process)
+        assert process.stdout is not None
+        for _ in range(kill_after + 1):  # "open", then so many returned changes
+            process.stdout.readline()
+        process.kill()
+        rest = process.stdout.read().split()
+        process.wait()
+        process.stdout.close()
+        assert process.stdin is not None
+        process.stdin.close()
+        returned += kill_after + len(rest)
+        with ReputationStore(path, SystemClock()) as store:
+            count = store.standing(ALICE).traffic.asked
+            assert returned <= count <= returned + 1
+            returned = count
+        with sqlite3.connect(path) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        database.close()
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 8000])
+def test_a_damaged_file_is_named_with_the_next_step_and_left_as_it_is(
+    tmp_path: Path, clock: VirtualClock, content: bytes
+) -> None:
+    path = tmp_path / "reputation.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"reputation\.sqlite") as caught:
+        ReputationStore(path, clock)
+    assert "damaged" in caught.value.message
+    assert "copy" in caught.value.hint
+    assert path.read_bytes() == content
+
+
+def test_damage_in_the_middle_is_told_when_it_is_met(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as store:
+        for number in range(300):
+            store.change(PeerId(f"12D3KooW{number:04}"), asked)
+    data = bytearray(path.read_bytes())
+    data[8192:] = b"\xaa" * (len(data) - 8192)
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match="damaged"), ReputationStore(path, clock) as store:
+        store.known()
+
+
+def test_a_damaged_entry_is_told(store: ReputationStore, tmp_path: Path) -> None:
+    store.change(ALICE, equivocated)
+    store.keep_apart(ALICE, BOB)
+    path = tmp_path / "deep" / "reputation.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE peers SET standing = x'00'")
+        database.execute("UPDATE singles SET value = x'c1'")
+    database.close()
+    with pytest.raises(ConfigError, match="damaged entry"):
+        store.standing(ALICE)
+    with pytest.raises(ConfigError, match="damaged entry"):
+        store.apart()
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "reputation.sqlite"
+    ReputationStore(path, clock).close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 7")
+    database.close()
+    with pytest.raises(ConfigError, match="version 7") as caught:
+        ReputationStore(path, clock)
+    assert caught.value.hint == "update the package"
+
+
+def test_a_file_that_another_process_holds_is_told(
+    store: ReputationStore, tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reputation_file, "BUSY_S", 0.05)
+    path = tmp_path / "deep" / "reputation.sqlite"
+    other = ReputationStore(path, clock)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ConfigError, match="in use"):
+        other.change(ALICE, equivocated)
+    assert other.ejected() == frozenset(), "readers need not wait"
+    holder.execute("ROLLBACK")
+    other.change(ALICE, equivocated)
+    assert store.ejected() == {ALICE}
+    holder.close()
+    other.close()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, clock: VirtualClock) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "reputation.sqlite"):
+        with pytest.raises(ConfigError, match="cannot use the store of reputations"):
+            ReputationStore(path, clock)
+
+
+def test_nobody_else_may_read_the_file(store: ReputationStore, tmp_path: Path) -> None:
+    folder = tmp_path / "deep"
+    store.change(ALICE, asked)
+    for name in os.listdir(folder):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_in_memory_nothing_is_written(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ReputationStore(IN_MEMORY, clock) as store:
+        store.change(ALICE, equivocated)
+        assert store.ejected() == {ALICE}
+    store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_default_place_is_the_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reputation, "data_folder", lambda: Path("/data/swarm"))
+    assert ReputationStore.default_path() == Path("/data/swarm/reputation.sqlite")
