@@ -32,6 +32,7 @@ class ReceiptBook:
         self._windows: dict[int, dict[int, SignedReceipt]] = {}
         self._rollbacks: list[tuple[Mark, int]] = []
         """Since which mark windows from which one on are void, as signed before it; both ascending."""
+        self._final_rows: int | None = None
 
     def layout(self, openings: Sequence[Opening]) -> None:
         """These stages answer, in the order of their layers, from the first row on."""
@@ -57,7 +58,9 @@ class ReceiptBook:
         self._take_back(signed_rows, mark)
         self._end_seams(keep)
         self._arrange(openings, start)
-        self._seams |= dict.fromkeys(cut, (start, end))
+        for pair in cut:
+            first, beyond = self._seams.get(pair, (start, end))
+            self._seams[pair] = min(first, start), max(beyond, end)
 
     def receive(self, stage: int, data: bytes, *, now_s: float, sent_rows: int, mark: Mark = (0, 0)) -> int | None:
         """Take a receipt from the stage's server; the window that now has all of its receipts, or None.
@@ -76,7 +79,8 @@ class ReceiptBook:
             raise UnequalRowsError(
                 f"signed for rows up to {receipt.last}, {sent_rows} were sent", peer=chain.opening.signer
             )
-        if self._is_void(receipt.window, mark):
+        beyond = self._final_rows is not None and receipt.last > self._final_rows
+        if beyond or self._is_void(receipt.window, mark):
             return None
         found = self._windows.setdefault(receipt.window, {})
         if stage in found:  # signed again, so the windows above are taken back
@@ -106,10 +110,24 @@ class ReceiptBook:
         those before.
         """
         self._take_back(keep, mark)
-        self._end_seams(keep)
-        start, (last_start, stages) = keep // WINDOW_ROWS, self._eras[-1]
-        self._eras = [era for era in self._eras if era[0] < min(start, last_start)]
-        self._eras.append((min(start, last_start), stages))
+        self._return_to(keep)
+
+    def void(self, rows: int, mark: Mark) -> None:
+        """A heal failed whose servers sign again from ``rows`` on, as they were told: what they signed before is void.
+
+        The rows are held, and steps would have ``mark`` now. ``ConfigError`` if ``mark`` is not later than those before.
+        """
+        self._take_back(rows, mark)
+
+    def finish(self, keep: int) -> None:
+        """The session ends with ``keep`` rows: what reaches beyond does not count, whenever it was signed. Idempotent.
+
+        No step says so, only the request to sign the rest, so it has no mark: a window that ends at ``keep`` is signed
+        again by whoever had signed more of it.
+        """
+        self._final_rows = keep
+        self._drop(keep)
+        self._return_to(keep)
 
     def whole_rows(self, rows: int) -> int:
         """Of the first ``rows``, those in windows of which every receipt has come, from the first window on."""
@@ -128,6 +146,14 @@ class ReceiptBook:
         """The receipts of a stage that count, by window."""
         return [found[stage] for _, found in sorted(self._windows.items()) if stage in found]
 
+    def last_of(self, stage: int) -> SignedReceipt | None:
+        """The receipt that a stage signed last, whether it counts or not."""
+        return self._chains[stage].last if stage in self._chains else None
+
+    def linked_from(self, before: int, after: int) -> int:
+        """The first row that ``after`` received from its neighbour ``before``, and not from who stood there earlier."""
+        return self._seams.get((before, after), (0, 0))[1] * WINDOW_ROWS
+
     def _arrange(self, openings: Sequence[Opening], start: int) -> None:
         for opening in openings:
             chain = self._chains.setdefault(opening.stage, ReceiptChain(opening))
@@ -143,9 +169,19 @@ class ReceiptBook:
         while self._rollbacks and self._rollbacks[-1][1] >= start:
             self._rollbacks.pop()
         self._rollbacks.append((mark, start))
+        self._drop(keep)
+
+    def _drop(self, keep: int) -> None:
         for found in self._windows.values():
             for stage in [stage for stage, signed in found.items() if signed.receipt.last > keep]:
                 del found[stage]
+
+    def _return_to(self, keep: int) -> None:
+        """Whoever answers now signs again from the window of row ``keep`` on."""
+        self._end_seams(keep)
+        start, (last_start, stages) = keep // WINDOW_ROWS, self._eras[-1]
+        self._eras = [era for era in self._eras if era[0] < min(start, last_start)]
+        self._eras.append((min(start, last_start), stages))
 
     def _end_seams(self, keep: int) -> None:
         """Rows from ``keep`` on are computed anew by all, so their links hold; a seam moves down with a rollback."""

@@ -259,3 +259,58 @@ def test_the_server_before_has_signed_too_little() -> None:
     assert book.owed(64) == [(1, 0), (1, 3), (1, 2)]
     assert take_all(book, chain.commit(70), (1, 0)) == [1]
     assert book.verify(1, now_s=NOW_S).unlinked == ((3, 2),)
+
+
+def test_a_heal_that_failed_has_voided_what_servers_will_sign_again() -> None:
+    chain = Chain(3, 6, LAYERS)
+    chain.compute(70)
+    first, second = chain.commit(70)
+    book = book_of(chain)
+    assert take_all(book, [first, second[:2]]) == [0]
+    assert book.whole_rows(70) == 32
+    assert take(book, second[2]) == 1  # it comes when the others were told already
+    book.void(32, (1, 0))
+    assert book.whole_rows(70) == 32  # so the next attempt tells them the same
+    assert (
+        take(book, forge(second[2], counter=second[2].receipt.counter + 1, previous=second[2].receipt.digest())) is None
+    )
+    chain.truncate(70)
+    for builder in chain.builders:
+        builder.resume(32)
+    [again] = chain.commit(70)
+    book.heal(chain.openings, (2, 0), keep=70, signed_rows=32, cut=())
+    assert take(book, again[0], (2, 0)) is None
+    assert book.owed(64) == [(1, 1), (1, 2)]
+
+
+def test_the_end_comes_without_a_mark() -> None:
+    chain = Chain(3, 6, LAYERS)
+    chain.compute(100)
+    windows = chain.commit(100)
+    book = book_of(chain)
+    take_all(book, windows[:2])
+    book.finish(40)
+    assert take_all(book, windows[2:]) == []  # signed before they heard of the end
+    [last] = chain.close(40)
+    assert take_all(book, [last]) == [1]
+    assert [one.receipt.last for one in book.receipts_of(0)] == [32, 40]
+    assert book.verify(1, now_s=NOW_S, known=Known(positions=(32, 40))).rows == 8
+    book.finish(40)
+    assert [one.receipt.last for one in book.receipts_of(0)] == [32, 40]
+    assert book.last_of(0) == last[0]
+    assert book.last_of(9) is None
+
+
+def test_two_heals_at_one_link_leave_the_wider_seam() -> None:
+    chain = Chain(3, LAYERS)
+    chain.compute(100)
+    windows = chain.commit(100)
+    seamed = [[forge(window[0], out_root=bytes(32)), window[1]] for window in windows]
+    book = book_of(chain)
+    book.heal(chain.openings, (1, 0), keep=70, signed_rows=0, cut=[(0, 1)])
+    assert book.linked_from(0, 1) == 96
+    assert book.linked_from(1, 0) == 0
+    book.heal(chain.openings, (2, 0), keep=96, signed_rows=64, cut=[(0, 1)])
+    book.receive(1, pack(windows[0][1]), now_s=NOW_S, sent_rows=MANY, mark=(2, 0))
+    book.receive(0, pack(seamed[0][0]), now_s=NOW_S, sent_rows=MANY, mark=(2, 0))
+    assert book.verify(0, now_s=NOW_S).unlinked == ((0, 1),)
