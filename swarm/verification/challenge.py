@@ -5,15 +5,17 @@ afterwards, it shows that the rows of a fraud proof are nobody's conversation. E
 over a tag, the purpose, the seed and a counter: no generator whose stream may change with a version.
 
 What a server can see of a session: its lengths, its times, its sampling, the client, and the text itself, if it cares
-to recover it. Lengths, times and sampling are drawn from what the verifier saw of real traffic. The text is a walk
-through a text of the verifier's: the last words lead on as they did somewhere in it.
+to recover it. Lengths, times, sampling and how often one client comes are drawn from what the verifier saw of real
+traffic. The text is one of the verifier's prompts as it stands, or, for whoever has none, a walk through a text: the
+last words lead on as they did somewhere in it. A walk reads like text for a few words only, which a server that looks
+for it sees (docs/verification.md has figures).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import msgspec
@@ -26,6 +28,7 @@ from swarm.verification.commitment import AUDIT_SECRET_BYTES, check_opening, com
 
 _DOMAIN = b"swarm/challenge/1\0"
 _TABLE_DOMAIN = b"swarm/challenge-table/1\0"
+_PROMPTS_DOMAIN = b"swarm/challenge-prompts/1\0"
 MAX_ORDER = 8
 STRAY = 0.2
 """How often a step of the walk follows from the last token alone, which keeps walks apart."""
@@ -58,16 +61,18 @@ class Draws:
 
 @dataclass(frozen=True)
 class Table:
-    """What follows what in a text: its tokens as ids (a tokenizer's, or numbers of words).
+    """A verifier's text: its tokens as ids (a tokenizer's, or numbers of words).
 
-    ``order`` tokens decide the next one. With 1 the walk goes astray within a few words, with 3 it copies whole
-    sentences of a short text; so every step forgets all but the last token with probability ``STRAY``. ``starts`` are
-    ids to begin with, empty for any.
+    ``prompts`` says that the ids are whole prompts, one behind the other, of these lengths: a challenge is one of them.
+    Without, it is a walk by what follows what. ``order`` tokens decide the next one. With 1 the walk goes astray
+    within a few words, with 3 it copies whole sentences of a short text; so every step forgets all but the last token
+    with probability ``STRAY``. ``starts`` are ids to begin with, empty for any.
     """
 
     ids: tuple[int, ...]
     order: int = 2
     starts: tuple[int, ...] = ()
+    prompts: tuple[int, ...] = ()
     _after: dict[tuple[int, ...], list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,6 +80,10 @@ class Table:
             raise ConfigError("a table of what follows what needs two ids or more, each below 2**32")
         if not 1 <= self.order <= MAX_ORDER:
             raise ConfigError(f"a table of order {self.order}", hint=f"choose 1 to {MAX_ORDER}")
+        if self.prompts:
+            if min(self.prompts) < 1 or max(self.prompts) > MAX_CONTEXT_TOKENS or sum(self.prompts) != len(self.ids):
+                raise ConfigError(f"{len(self.prompts)} prompts that are not the table's {len(self.ids)} ids")
+            return
         for end in range(1, len(self.ids)):
             for length in range(1, min(self.order, end) + 1):
                 self._after.setdefault(self.ids[end - length : end], []).append(self.ids[end])
@@ -83,7 +92,16 @@ class Table:
         """SHA-256 of all of it: what a proof names, so that whoever makes the challenge again has the same table."""
         counts = self.order.to_bytes(1, "big") + len(self.starts).to_bytes(8, "big")
         packed = b"".join(token.to_bytes(4, "big") for token in (*self.starts, *self.ids))
+        if self.prompts:
+            lengths = b"".join(length.to_bytes(4, "big") for length in self.prompts)
+            packed = _PROMPTS_DOMAIN + len(self.prompts).to_bytes(8, "big") + lengths + counts + packed
+            return hashlib.sha256(packed).digest()
         return hashlib.sha256(_TABLE_DOMAIN + counts + packed).digest()
+
+    def prompt(self, number: int) -> tuple[int, ...]:
+        """The ids of one of the prompts. O(number)."""
+        start = sum(self.prompts[:number])
+        return self.ids[start : start + self.prompts[number]]
 
     def followers(self, last: Sequence[int]) -> list[int]:
         """The ids that follow the longest end of ``last`` that somewhere is followed by any, as often as they do."""
@@ -105,6 +123,13 @@ def walk(seed: bytes, count: int, table: Table) -> tuple[int, ...]:
     return tuple(found)
 
 
+def body(seed: bytes, count: int, table: Table) -> tuple[int, ...]:
+    """What the challenge of ``seed`` says: one of the table's prompts, as long as it is, or a walk of ``count`` ids."""
+    if not table.prompts:
+        return walk(seed, count, table)
+    return table.prompt(Draws(seed, "prompt").below(len(table.prompts)))
+
+
 def words(seed: bytes, count: int, *, text: str = TEXT, order: int = 2) -> str:
     """The same with the words of ``text``, from the beginning of a sentence on: for whoever tokenizes afterwards."""
     known = text.split()
@@ -116,27 +141,47 @@ def words(seed: bytes, count: int, *, text: str = TEXT, order: int = 2) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What real requests look like, as samples: any number of each, in any order.
+class Manner:
+    """How a client asks: for how many tokens at most (the model may end the answer before), and with what sampling."""
 
-    ``prompt_tokens`` and ``answer_tokens``: lengths, ``prefix`` and ``suffix`` (a chat template's) among the
-    prompt's. ``gaps_s``: seconds between one request and the next. ``sampling``: parameters, whose seed is drawn
-    anew. Samples are drawn independently: where long prompts have short answers, a challenge may have a long one.
+    max_new_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What real requests look like, as samples: any number of each, in any order, drawn independently.
+
+    ``gaps_s``: seconds between one request and the next. ``manners`` of clients. ``sessions``: how many a client opens
+    before it is not seen again. ``prompt_tokens``: lengths for a table without prompts, ``prefix`` and ``suffix`` (a
+    chat template's, around each prompt) included.
     """
 
-    prompt_tokens: tuple[int, ...]
-    answer_tokens: tuple[int, ...]
     gaps_s: tuple[float, ...]
-    sampling: tuple[SamplingParams, ...] = (SamplingParams(),)
+    manners: tuple[Manner, ...]
+    sessions: tuple[int, ...] = (1,)
+    prompt_tokens: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        lengths, gaps = (*self.prompt_tokens, *self.answer_tokens), self.gaps_s
-        if not (self.prompt_tokens and self.answer_tokens and gaps and self.sampling):
-            raise ConfigError("traffic without any sample of something", hint="give lengths, gaps and sampling")
-        if min(lengths) < 1 or max(lengths) > MAX_CONTEXT_TOKENS or not all(0 <= gap < float("inf") for gap in gaps):
-            raise ConfigError("traffic with a length or a gap that cannot be")
+        if not (self.gaps_s and self.manners and self.sessions):
+            raise ConfigError("traffic without any sample of something", hint="give gaps, manners and sessions")
+        lengths = (1, *self.prompt_tokens, *(manner.max_new_tokens for manner in self.manners))
+        possible = min(lengths) >= 1 and max(lengths) <= MAX_CONTEXT_TOKENS and min(self.sessions) >= 1
+        if not (possible and all(0 <= gap < float("inf") for gap in self.gaps_s)):
+            raise ConfigError("traffic with a length, a gap or a number of sessions that cannot be")
+
+
+def one_client(seed: bytes, traffic: Traffic) -> tuple[Traffic, int]:
+    """What traffic of one client looks like, which asks in one manner, and how many sessions it opens.
+
+    A verifier draws ``seed`` for each of its identities: one that asked in another manner each time, or came more
+    often than others do, could be told from a client.
+    """
+    draws = Draws(seed, "client")
+    manner = traffic.manners[draws.below(len(traffic.manners))]
+    return replace(traffic, manners=(manner,)), traffic.sessions[draws.below(len(traffic.sessions))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +190,7 @@ class Challenge:
 
     seed: bytes
     prompt: tuple[int, ...]
-    answer_tokens: int
+    max_new_tokens: int
     sampling: SamplingParams
     wait_s: float
 
@@ -155,15 +200,19 @@ class Challenge:
 
 
 def make_challenge(seed: bytes, table: Table, traffic: Traffic) -> Challenge:
-    """The challenge of ``seed``. The secret must be as random as any session's: 32 bytes drawn uniformly."""
+    """The challenge of ``seed``. The secret must be as random as any session's: 32 bytes drawn uniformly.
+
+    With a table of prompts, a verifier passes over seeds whose prompt it has sent before: nobody asks the same again.
+    """
     draws = Draws(seed, "shape")
-    length = round(_between(sorted(traffic.prompt_tokens), draws.uniform()))
-    answer_tokens = round(_between(sorted(traffic.answer_tokens), draws.uniform()))
+    if not (table.prompts or traffic.prompt_tokens):
+        raise ConfigError("neither prompts nor lengths of prompts", hint="give the traffic prompt_tokens")
+    length = 0 if table.prompts else round(_between(sorted(traffic.prompt_tokens), draws.uniform()))
     wait_s = _between(sorted(traffic.gaps_s), draws.uniform())
-    sampling = traffic.sampling[draws.below(len(traffic.sampling))]
-    sampling = msgspec.structs.replace(sampling, seed=draws.below(2**53))
-    body = walk(seed, max(length - len(traffic.prefix) - len(traffic.suffix), 1), table)
-    return Challenge(seed, (*traffic.prefix, *body, *traffic.suffix), answer_tokens, sampling, wait_s)
+    manner = traffic.manners[draws.below(len(traffic.manners))]
+    sampling = msgspec.structs.replace(manner.sampling, seed=draws.below(2**53))
+    text = body(seed, max(length - len(traffic.prefix) - len(traffic.suffix), 1), table)
+    return Challenge(seed, (*traffic.prefix, *text, *traffic.suffix), manner.max_new_tokens, sampling, wait_s)
 
 
 def check_challenge(
@@ -177,8 +226,8 @@ def check_challenge(
     ``whitening.inputs_count``.
     """
     check_opening(commitment, seed)
-    body = tuple(prompt[around[0] : max(len(prompt) - around[1], 0)])
-    if not body or min(around) < 0 or walk(seed, len(body), table) != body:
+    text = tuple(prompt[around[0] : max(len(prompt) - around[1], 0)])
+    if not text or min(around) < 0 or body(seed, len(text), table) != text:
         raise ProtocolViolation("the prompt is not the challenge of the revealed seed")
 
 

@@ -12,13 +12,25 @@ from hypothesis import strategies as st
 
 from swarm.core.errors import BadSignatureError, ConfigError, ProtocolViolation
 from swarm.core.sampling import SamplingParams
-from swarm.verification.challenge import Draws, Table, Traffic, check_challenge, make_challenge, walk, words
+from swarm.verification.challenge import (
+    Draws,
+    Manner,
+    Table,
+    Traffic,
+    check_challenge,
+    make_challenge,
+    one_client,
+    walk,
+    words,
+)
 from swarm.verification.challenge_text import TEXT
 from swarm.verification.commitment import commit
 
 SEED = bytes(range(32))
 TABLE = Table((5, 6, 7, 5, 8, 6, 9, 5, 7))
-TRAFFIC = Traffic((10, 30, 200), (5, 50), (0.1, 2.0), prefix=(1,), suffix=(2, 3))
+MANNERS = (Manner(5), Manner(50, SamplingParams(temperature=0.7)))
+TRAFFIC = Traffic((0.1, 2.0), MANNERS, (1, 4), (10, 30, 200), prefix=(1,), suffix=(2, 3))
+PROMPTS = Table((5, 6, 7, 8, 9, 5), prompts=(3, 1, 2))
 seeds = st.binary(min_size=32, max_size=32)
 tables = st.builds(
     Table, st.lists(st.integers(0, 9), min_size=2, max_size=40).map(tuple), st.integers(1, 4),
@@ -32,7 +44,10 @@ def test_the_frozen_challenge() -> None:
     assert TABLE.digest().hex() == "d4f03ebcb7c245d592a7893d25d51cbce324c651d74ceee1940b1d87be45da54"
     made = make_challenge(SEED, TABLE, TRAFFIC)
     assert made.prompt == (1, 5, 8, 6, 9, 5, 6, 7, 5, 8, 6, 9, 5, 8, 6, 9, 5, 7, 2, 3)
-    assert (made.answer_tokens, made.wait_s, made.sampling.seed) == (13, 1.2862072423116553, 3756142511930123)
+    assert (made.max_new_tokens, made.sampling.temperature) == (50, 0.7)
+    assert (made.wait_s, made.sampling.seed) == (0.4375373849401699, 124296410241246)
+    assert PROMPTS.digest().hex() == "2028d16a5f0d0b1372faa1aa90d73cf6b661b139a0fe8c1ab2090a3700bbaada"
+    assert make_challenge(SEED, PROMPTS, TRAFFIC).prompt == (1, 8, 2, 3)
 
 
 def test_it_opens_like_any_session() -> None:
@@ -95,24 +110,45 @@ def test_shapes_are_those_of_traffic() -> None:
     """Mean and spread of 800 challenges' lengths and times are those of the samples, and none lies outside."""
     rng = np.random.default_rng(1)
     lengths, gaps = np.exp(rng.normal(3, 0.7, 300)).astype(int) + 1, rng.exponential(2.0, 300)
-    answers = np.exp(rng.normal(5, 0.5, 300)).astype(int) + 1
-    sampling = (SamplingParams(), SamplingParams(temperature=0.7, top_p=0.9))
-    traffic = Traffic(tuple(lengths.tolist()), tuple(answers.tolist()), tuple(gaps.tolist()), sampling)
+    manners = (Manner(256), Manner(64, SamplingParams(temperature=0.7, top_p=0.9)))
+    traffic = Traffic(tuple(gaps.tolist()), manners, prompt_tokens=tuple(lengths.tolist()))
     made = [make_challenge(number.to_bytes(32, "big"), TABLE, traffic) for number in range(800)]
     for samples, drawn in (
         (lengths, np.array([len(challenge.prompt) for challenge in made])),
-        (answers, np.array([challenge.answer_tokens for challenge in made])),
         (gaps, np.array([challenge.wait_s for challenge in made])),
     ):
         assert samples.min() <= drawn.min() <= drawn.max() <= samples.max()
         assert np.quantile(drawn, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(samples, [0.1, 0.5, 0.9]), rel=0.2)
-    warm = sum(challenge.sampling.temperature == 0.7 for challenge in made)
-    assert warm == pytest.approx(400, abs=80)
+    asked = Counter((challenge.max_new_tokens, challenge.sampling.temperature) for challenge in made)
+    assert set(asked) == {(256, 0.0), (64, 0.7)}  # what belongs together stays together
+    assert asked[64, 0.7] == pytest.approx(400, abs=80)
     assert len({challenge.sampling.seed for challenge in made}) == 800
 
 
+def test_a_prompt_of_the_verifiers_is_sent_as_it_stands() -> None:
+    """Each of them as often, whole, between what the template puts around it."""
+    made = [make_challenge(number.to_bytes(32, "big"), PROMPTS, TRAFFIC) for number in range(900)]
+    counted = Counter(challenge.prompt for challenge in made)
+    assert set(counted) == {(1, 5, 6, 7, 2, 3), (1, 8, 2, 3), (1, 9, 5, 2, 3)}
+    assert min(counted.values()) > 240
+    for challenge in made[:20]:
+        check_challenge(challenge.commitment, challenge.seed, challenge.prompt, PROMPTS, (1, 2))
+        other = next(prompt for prompt in counted if prompt != challenge.prompt)
+        with pytest.raises(ProtocolViolation):
+            check_challenge(challenge.commitment, challenge.seed, other, PROMPTS, (1, 2))
+
+
+def test_one_client_asks_in_one_manner() -> None:
+    """All of an identity's challenges do; over identities manners and numbers of sessions are those of traffic."""
+    drawn = [one_client(number.to_bytes(32, "big"), TRAFFIC) for number in range(400)]
+    assert Counter(sessions for _, sessions in drawn)[4] == pytest.approx(200, abs=50)
+    assert Counter(narrow.manners for narrow, _ in drawn)[MANNERS[1:]] == pytest.approx(200, abs=50)
+    narrow = next(narrow for narrow, _ in drawn if narrow.manners == MANNERS[1:])
+    assert all(make_challenge(bytes([n]) * 32, TABLE, narrow).max_new_tokens == 50 for n in range(20))
+
+
 def test_a_template_longer_than_the_prompt_leaves_one_token() -> None:
-    short = make_challenge(SEED, TABLE, Traffic((1,), (1,), (0.0,), prefix=(1, 1), suffix=(2, 2)))
+    short = make_challenge(SEED, TABLE, Traffic((0.0,), MANNERS, prompt_tokens=(1,), prefix=(1, 1), suffix=(2, 2)))
     assert len(short.prompt) == 5
 
 
@@ -120,9 +156,17 @@ def test_what_cannot_be() -> None:
     for ids, order in (((5,), 1), ((5, -1), 1), ((5, 2**32), 1), ((5, 6), 0), ((5, 6), 9)):
         with pytest.raises(ConfigError):
             Table(ids, order)
-    for changes in ({"prompt_tokens": ()}, {"answer_tokens": (0,)}, {"gaps_s": (-1.0,)}, {"gaps_s": (float("nan"),)}):
+    for prompts in ((5,), (2, 0), (1, 2)):  # not all of the ids, an empty one, more than the ids
         with pytest.raises(ConfigError):
-            Traffic(**({"prompt_tokens": (1,), "answer_tokens": (1,), "gaps_s": (1.0,)} | changes))
+            Table((5, 6), prompts=prompts)
+    for changes in (
+        {"manners": ()}, {"manners": (Manner(0),)}, {"sessions": (0,)}, {"prompt_tokens": (0,)}, {"gaps_s": (-1.0,)},
+        {"gaps_s": (float("nan"),)},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            Traffic(**({"gaps_s": (1.0,), "manners": MANNERS} | changes))
+    with pytest.raises(ConfigError):
+        make_challenge(SEED, TABLE, Traffic((1.0,), MANNERS))  # how long is a walk?
     with pytest.raises(ConfigError):
         Draws(bytes(31), "text")
     with pytest.raises(ConfigError):
@@ -133,3 +177,4 @@ def test_what_cannot_be() -> None:
 def test_tables_have_their_own_digests(one: Table, other: Table) -> None:
     assert (one.digest() == other.digest()) == (one == other)
     assert Table(one.ids, one.order, (1,)).digest() != Table((1, *one.ids), one.order).digest()
+    assert len({Table((1, 2, 3), prompts=lengths).digest() for lengths in ((), (3,), (1, 2), (2, 1))}) == 4
