@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from swarm.core.errors import ConfigError, ProtocolViolation
+from swarm.core.errors import ProtocolViolation
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.engine.executor import EngineOptions, SpanEngine
 from swarm.engine.head import embed_rows, head_logits
+from swarm.engine.rows import rows_from_bytes, rows_to_bytes
 from swarm.engine.span_model import SpanModel
 from swarm.engine.weights import LoadOptions, Progress, WeightFiles, load_span
 from swarm.engine.work import SpanInfo, Work, check_token_ids
@@ -42,8 +43,8 @@ class Replica:
     """Weights of ``info.span`` that nobody else has touched. Computes any part of the span. One thread at a time."""
 
     def __init__(self, model: SpanModel, *, dtype: str, quantization: str) -> None:
-        """``model`` is filled. It is laid out for few rows as a server's is, so give each replica its own."""
-        options = EngineOptions(kv_tokens=model.context_tokens, dtype=dtype, quantization=quantization)
+        """``model`` is filled, in ``dtype``. Its weights stay as they are: a replica computes many rows at a time."""
+        options = EngineOptions(kv_tokens=model.context_tokens, dtype=dtype, quantization=quantization, pack=False)
         self._model = model
         self._engine = SpanEngine(model, options)
         self._dtype: torch.dtype = getattr(torch, dtype)
@@ -78,15 +79,62 @@ class Replica:
         rotary table depends on the text's length. Raises ``ProtocolViolation`` for rows or ids that no server could
         have computed, ``RefusedError`` for more than the model's context.
         """
-        raise NotImplementedError
+        count, ids, raw = self._read(inputs)
+        slot = self._engine.open(count)
+        kept: list[Rows] = []
+        row_bytes = self.info.hidden_size * self._dtype.itemsize
+        try:
+            for start in range(0, count, CHUNK_ROWS):
+                end = min(start + CHUNK_ROWS, count)
+                work = Work(
+                    slot=slot,
+                    keep=start,
+                    hidden=None if raw is None else raw[start * row_bytes : end * row_bytes],
+                    token_ids=None if ids is None else ids[start:end],
+                    rows=end - start,
+                    horizon=horizon or count,
+                    want=max(end - max(start, first), 0),
+                    span=span,
+                )
+                (output,) = self._engine.run([work])
+                kept.append(self._floats(output.hidden or b""))
+        finally:
+            self._engine.close(slot)
+        return np.concatenate(kept)
 
     def embedded(self, token_ids: Sequence[int]) -> Rows:
         """``[n]`` token ids → the rows that layer 0 reads, float32 ``[n, hidden_size]``.
 
         Raises ``ConfigError`` without the embeddings, ``ProtocolViolation`` for an id outside the vocabulary.
         """
-        raise NotImplementedError
+        ids = np.asarray(token_ids, np.int64).reshape(-1)
+        check_token_ids(ids, len(ids), self.info.vocab_size)
+        with torch.inference_mode():
+            rows = embed_rows(self._model, ids).to(self._dtype)
+            return np.asarray(rows.float().cpu().numpy())
 
     def logits(self, finals: Rows) -> Rows:
-        """Rows of the last layer ``[n, hidden_size]`` → float32 ``[n, vocab_size]``; ``ConfigError`` without head."""
-        raise NotImplementedError
+        """Rows of the last layer ``[n, hidden_size]`` → float32 ``[n, vocab_size]``; ``ConfigError`` without a head."""
+        rows = torch.from_numpy(np.ascontiguousarray(finals, np.float32))
+        if rows.dim() != 2 or rows.shape[1] != self.info.hidden_size:
+            raise ProtocolViolation(f"rows of shape {tuple(rows.shape)} for a head of {self.info.hidden_size}")
+        with torch.inference_mode():
+            parts = [head_logits(self._model, part.to(self._dtype)) for part in torch.split(rows, LOGIT_ROWS)]
+        return np.concatenate(parts)
+
+    def _read(self, inputs: Rows | Sequence[int]) -> tuple[int, npt.NDArray[np.int64] | None, memoryview | None]:
+        """How many rows, and the ids or the raw rows that they are."""
+        if not isinstance(inputs, np.ndarray):
+            ids = np.asarray(inputs, np.int64).reshape(-1)
+            return len(ids), ids, None
+        rows = torch.from_numpy(np.ascontiguousarray(inputs, np.float32))
+        if rows.dim() != 2 or rows.shape[1] != self.info.hidden_size:
+            raise ProtocolViolation(f"rows of shape {tuple(rows.shape)} for layers of {self.info.hidden_size}")
+        limit = torch.finfo(self._dtype).max
+        return len(rows), None, memoryview(rows_to_bytes(rows.clamp(-limit, limit).to(self._dtype)))
+
+    def _floats(self, raw: bytes) -> Rows:
+        if not raw:
+            return np.zeros((0, self.info.hidden_size), np.float32)
+        rows = len(raw) // (self.info.hidden_size * self._dtype.itemsize)
+        return np.asarray(rows_from_bytes(raw, rows, self._dtype).float().numpy())
