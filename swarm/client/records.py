@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +37,7 @@ class StageRecord:
 
     ``upstream`` is the number of the stage that fed it last, None for the client. Rows from ``judged_from`` on can be
     compared with its receipts: 0, or where the last heal left off if the stage was fed again rows it had signed before.
+    From ``linked_from`` on its rows are those that ``upstream`` has kept: 0, or where that one took over.
     """
 
     opening: Opening
@@ -45,6 +45,7 @@ class StageRecord:
     receipts: tuple[SignedReceipt, ...]
     upstream: int | None
     judged_from: int = 0
+    linked_from: int = 0
 
     @property
     def peer(self) -> PeerId:
@@ -82,5 +83,18 @@ class SessionRecord:
         return next((stage for stage in self.stages if stage.opening.stage == number), None)
 
 
-Settled = Callable[[SessionRecord], None]
-"""Told of every session that is settled, in the client's event loop; it must not block."""
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What receipts show of an answer when it ends; the last window's may still be on their way.
+
+    In ``windows`` full windows of positions, ``rows`` rows of the session in all, every layer is answered for by one of
+    ``signers``, and no two of them contradict each other. That says who answered, never that it was computed right.
+    """
+
+    windows: int
+    rows: int
+    signers: tuple[PeerId, ...]
+    problems: tuple[ReceiptProblem, ...] = ()
+
+
+NOTHING_SIGNED = Verification(0, 0, ())

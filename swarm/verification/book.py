@@ -115,7 +115,7 @@ class ReceiptBook:
     def void(self, rows: int, mark: Mark) -> None:
         """A heal failed whose servers sign again from ``rows`` on, as they were told: what they signed before is void.
 
-        The rows are held, and steps would have ``mark`` now. ``ConfigError`` if ``mark`` is not later than those before.
+        The rows are held. ``ConfigError`` if ``mark``, of the failed heal, is not later than those before.
         """
         self._take_back(rows, mark)
 
