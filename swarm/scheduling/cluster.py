@@ -72,7 +72,8 @@ class Cluster:
 
     ``activation_bytes`` is what one position's hidden state takes on the wire. ``rtt_s[a][b]`` is the measured round
     trip from a to b; where only the other direction was measured, that one counts. ``client_rtt_s`` is the client's to
-    each node. ``client_uplink_mbps`` None leaves the client's sending out of the objective.
+    each node. ``client_uplink_mbps`` None leaves the client's sending out of the objective. ``apart`` are pairs of ids,
+    the smaller first, that may not be neighbours in a chain: a round trip between them never ends.
     """
 
     layers: int
@@ -82,9 +83,15 @@ class Cluster:
     client_rtt_s: Mapping[str, float] = field(default_factory=dict)
     client_uplink_mbps: float | None = None
     defaults: Defaults = field(default_factory=Defaults)
+    apart: frozenset[tuple[str, str]] = frozenset()
 
     def rtt_between(self, a: Node, b: Node) -> float:
-        """Round trip in seconds: measured either way, else by coordinates with a margin, else the default."""
+        """Round trip in seconds: measured either way, else by coordinates with a margin, else the default.
+
+        Infinite between two that are kept apart.
+        """
+        if self.apart and (min(a.id, b.id), max(a.id, b.id)) in self.apart:
+            return math.inf
         measured = self.rtt_s.get(a.id, {}).get(b.id)
         if measured is None:
             measured = self.rtt_s.get(b.id, {}).get(a.id)
@@ -95,6 +102,10 @@ class Cluster:
         regions = self.defaults.region_rtt_s
         between = regions.get((a.region, b.region), regions.get((b.region, a.region)))
         return self.defaults.rtt_s if between is None else between
+
+    def kept_from(self, name: str) -> frozenset[str]:
+        """Who may not stand beside ``name``. O(pairs)."""
+        return frozenset(b if a == name else a for a, b in self.apart if name in (a, b))
 
     def client_rtt(self, node: Node) -> float:
         """Round trip in seconds between the client and ``node``, the default if it was not measured."""

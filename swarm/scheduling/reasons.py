@@ -48,7 +48,8 @@ def layers_text(spans: Sequence[Span]) -> str:
 
 
 def explain(verdicts: Sequence[Verdict], layer_count: int, *, remote_head: bool) -> NoRouteError:
-    """The first true reason of: nobody holds it; who holds it may not take part; no class of numerics does it alone.
+    """The first true reason of: nobody holds it; who holds it may not take part; no class of numerics does it alone;
+    those that would have to be neighbours are kept apart.
 
     ``verdicts`` cover every server of the model; at least one of the reasons must hold.
     """
@@ -57,10 +58,16 @@ def explain(verdicts: Sequence[Verdict], layer_count: int, *, remote_head: bool)
     return missing or _divided(usable, layer_count, remote_head)
 
 
-def explain_gap(verdicts: Sequence[Verdict], layer_count: int, gap: Span, *, remote_head: bool) -> NoRouteError:
-    """Why nobody takes over the layers of ``gap`` in a chain, in the same order; the last reason is its neighbours."""
+def explain_gap(
+    verdicts: Sequence[Verdict], layer_count: int, gap: Span, *, remote_head: bool, apart: bool = False
+) -> NoRouteError:
+    """Why nobody takes over the layers of ``gap`` in a chain, in the same order; the last reason is its neighbours.
+
+    ``apart``: some servers may not stand beside each other.
+    """
+    kept = ", by servers kept apart from those" if apart else ""
     return _missing(verdicts, layer_count, gap, remote_head) or NoRouteError(
-        f"{layers_text([gap])} are held, but only by servers beside them in this chain, or in several numerics",
+        f"{layers_text([gap])} are held, but only by servers beside them in this chain{kept}, or in several numerics",
         hint="start another server for them",
     )
 
@@ -126,7 +133,13 @@ def _divided(usable: Sequence[Node], layer_count: int, remote_head: bool) -> NoR
     classes: dict[str, list[Node]] = {}
     for server in usable:
         classes.setdefault(str(server.numerics), []).append(server)
-    lacks = [f"{name} lacks {_lack(classes[name], layer_count, remote_head)}" for name in sorted(classes)]
+    lacking = {name: _lack(classes[name], layer_count, remote_head) for name in sorted(classes)}
+    if "" in lacking.values():
+        return NoRouteError(
+            "no chain of the servers there are keeps those apart whose common link broke",
+            hint="start another server; `python -m swarm reputation` lists who is kept apart",
+        )
+    lacks = [f"{name} lacks {lack}" for name, lack in lacking.items()]
     return NoRouteError(
         f"no one numerics class covers the model: {_listed(lacks, 'and')}",
         hint='allow mixed numerics with numerics="any"; the answer is then not exact',
@@ -142,7 +155,7 @@ def _lack(servers: Sequence[Node], layer_count: int, remote_head: bool) -> str:
         lacking.append("the embeddings")
     if remote_head and not any(has_head(server, layer_count) for server in servers):
         lacking.append("the LM head")
-    return _listed(lacking, "and")
+    return _listed(lacking, "and") if lacking else ""
 
 
 def _listed(parts: Sequence[str], word: str) -> str:

@@ -89,6 +89,15 @@ class Arrays:
             lots=np.array([_hash(node.id) for node in nodes], dtype=np.uint64),
         )
 
+    @property
+    def apart(self) -> bool:
+        """True if some pairs may not be neighbours."""
+        return bool(self.cluster.apart)
+
+    def kept_from(self, peer: str) -> tuple[int, ...]:
+        """The nodes that may not stand beside ``peer``, which need not be a node itself."""
+        return tuple(self.number[name] for name in self.cluster.kept_from(peer) if name in self.number)
+
     def usable(self, needs: RouteNeeds) -> Bools:
         """Who may be in a chain of these needs, the numerics class aside."""
         usable: Bools = self.ready & (self.room >= needs.kv_tokens)

@@ -166,7 +166,10 @@ class Unmeasured:
 
 
 def measured_rtts(cluster: Cluster, number: dict[str, int]) -> tuple[Ints, Ints, Floats]:
-    """Senders, receivers and round trips, in order of sender; a pair measured one way counts both ways."""
+    """Senders, receivers and round trips, in order of sender; a pair measured one way counts both ways.
+
+    Between two that are kept apart it is infinite, whatever was measured.
+    """
     senders: list[int] = []
     receivers: list[int] = []
     rtts_s: list[float] = []
@@ -186,11 +189,26 @@ def measured_rtts(cluster: Cluster, number: dict[str, int]) -> tuple[Ints, Ints,
         np.array(rtts_s, dtype=float),
     )
     rtt = np.minimum(rtt, WORST_S)
+    start, end, rtt = _kept_apart(cluster, number, start, end, rtt)
     pair, back = start * len(number) + end, end * len(number) + start
     lone = ~np.isin(back, pair)
     start, end, rtt = np.r_[start, end[lone]], np.r_[end, start[lone]], np.r_[rtt, rtt[lone]]
     order = np.lexsort((end, start))
     return start[order], end[order], rtt[order]
+
+
+def _kept_apart(
+    cluster: Cluster, number: dict[str, int], start: Ints, end: Ints, rtt: Floats
+) -> tuple[Ints, Ints, Floats]:
+    """The measured round trips with those between ``cluster.apart`` in place of their own."""
+    known = [(number[a], number[b]) for a, b in cluster.apart if a in number and b in number and a != b]
+    if not known:
+        return start, end, rtt
+    one, other = np.array(known, dtype=np.intp).T
+    ways = np.r_[one * len(number) + other, other * len(number) + one]
+    kept = ~np.isin(start * len(number) + end, ways)
+    never_s = np.full(len(ways), np.inf)
+    return np.r_[start[kept], one, other], np.r_[end[kept], other, one], np.r_[rtt[kept], never_s]
 
 
 def links_of(cluster: Cluster, nodes: Sequence[Node], dense_nodes: int = DENSE_NODES) -> Links:

@@ -26,19 +26,23 @@ class Gap:
     """Layers of a chain that somebody is to take over, and the nodes that come before and after them.
 
     None is the client where the model begins or ends; elsewhere it is a server that the view does not know, and a hop
-    from or to it counts nothing.
+    from or to it counts nothing. ``never_first`` and ``never_last`` are the nodes that are kept apart from it.
     """
 
     span: Span
     before: int | None
     after: int | None
+    never_first: tuple[int, ...]
+    never_last: tuple[int, ...]
 
     @classmethod
     def of(cls, arrays: Arrays, chain: Sequence[Stage], first: int, end: int) -> Gap:
         """The gap that the places ``[first, end)`` of ``chain`` leave."""
-        before = arrays.number.get(chain[first - 1].peer) if first > 0 else None
-        after = arrays.number.get(chain[end].peer) if end < len(chain) else None
-        return cls(Span(chain[first].span.start, chain[end - 1].span.end), before, after)
+        span = Span(chain[first].span.start, chain[end - 1].span.end)
+        before = chain[first - 1].peer if first > 0 else ""
+        after = chain[end].peer if end < len(chain) else ""
+        number, never = arrays.number, arrays.kept_from
+        return cls(span, number.get(before), number.get(after), never(before), never(after))
 
     def hops_s(self, arrays: Arrays, first: Node, last: Node, needs: RouteNeeds) -> float:
         """From whoever comes before into ``first``, and from ``last`` to whoever comes after."""
@@ -92,7 +96,7 @@ def replacement(arrays: Arrays, chain: Sequence[Stage], places: range, needs: Ro
     found = _fastest(arrays, gap, arrays.usable(needs), needs, salt)
     if found is None:
         verdicts, layers = arrays.verdicts(needs), arrays.cluster.layers
-        raise explain_gap(verdicts, layers, gap.span, remote_head=needs.head == "remote")
+        raise explain_gap(verdicts, layers, gap.span, remote_head=needs.head == "remote", apart=arrays.apart)
     if len(found.stages) + len(chain) - len(places) > MAX_STAGES:
         raise NoRouteError(
             f"with others for {layers_text([gap.span])} the chain would have over {MAX_STAGES} servers",
@@ -139,6 +143,9 @@ def _fill(arrays: Arrays, gap: Gap, spare: Bools, needs: RouteNeeds, costs: Cost
         enter_s = arrays.links.block(np.array([gap.before]), everyone)[0]
     if gap.after is not None:
         leave_s = arrays.links.block(everyone, np.array([gap.after]))[:, 0]
+    if gap.never_first or gap.never_last:  # also from those that the view does not know
+        enter_s, leave_s = enter_s.copy(), leave_s.copy()
+        enter_s[list(gap.never_first)], leave_s[list(gap.never_last)] = np.inf, np.inf
     fixed_s = np.where(spare, costs.fixed_s, np.inf)
     search = Search(arrays.layout, arrays.links, gap.span, Costs(enter_s, leave_s, fixed_s, costs.tau_s))
     found = search.best()

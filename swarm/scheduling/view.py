@@ -53,8 +53,9 @@ def cluster_of(
     activation_bytes: int,
     client_rtt_s: Mapping[str, float] | None = None,
     defaults: Defaults | None = None,
+    apart: Iterable[tuple[str, str]] = (),
 ) -> Cluster:
-    """The servers that announce ``layers`` layers, with every round trip they measured."""
+    """The servers that announce ``layers`` layers, with every round trip they measured, and who is kept ``apart``."""
     usable = [listing for listing in listings if listing.announcement.layer_count == layers]
     return Cluster(
         layers=layers,
@@ -63,6 +64,7 @@ def cluster_of(
         rtt_s={listing.peer: listing.metrics.rtt_s for listing in usable if listing.metrics is not None},
         client_rtt_s=client_rtt_s or {},
         defaults=defaults or Defaults(),
+        apart=frozenset((min(pair), max(pair)) for pair in apart),
     )
 
 

@@ -94,6 +94,20 @@ def test_a_server_beside_the_gap_takes_it_only_with_its_own_layers() -> None:
     assert routing.replacement(CHAIN, range(2), LOST_B).stages == (stage("a", 0, 20),)
 
 
+def test_two_that_are_kept_apart_are_not_put_side_by_side_by_a_replacement() -> None:
+    """Not even where the view has lost sight of the one that stays."""
+    nodes = (server("c", 20, 30), server("d", 10, 20), server("e", 10, 20, tau_s=0.5))
+    for apart, taken in [(("a", "d"), "e"), (("c", "d"), "e"), (("b", "d"), "d")]:
+        routing = RoutingTable.of(Cluster(layers=LAYERS, nodes=nodes, apart=frozenset({apart})))
+        assert routing.replacement(CHAIN, range(1, 2), LOST_B).stages == (stage(taken, 10, 20),)
+        standby = routing.standbys(CHAIN, RouteNeeds(numerics=FLOAT32))[1]
+        assert standby is not None
+        assert standby.stages == (stage(taken, 10, 20),)
+    routing = RoutingTable.of(Cluster(layers=LAYERS, nodes=nodes[:2], apart=frozenset({("c", "d")})))
+    with pytest.raises(NoRouteError, match="by servers kept apart from those"):
+        routing.replacement(CHAIN, range(1, 2), LOST_B)
+
+
 def test_a_server_of_the_chain_that_is_no_neighbour_takes_over() -> None:
     """Its second stage is one of its own; as a standby chosen ahead it would be no help if it died itself."""
     chain = (stage("a", 0, 5), stage("x", 5, 10), stage("b", 10, 20), stage("c", 20, 30))

@@ -189,6 +189,16 @@ def test_reasons(servers: list[Node], needs: RouteNeeds, message: str) -> None:
     assert caught.value.hint
 
 
+def test_those_that_are_kept_apart_may_serve_one_chain_but_not_side_by_side() -> None:
+    servers = server("a", 0, 3), server("b", 3, 5), server("c", 5, 7), server("d", 3, 5, tau_s=1.0)
+    for apart, peers in [({("a", "b")}, ("a", "d", "c")), ({("a", "c")}, ("a", "b", "c"))]:
+        route = find_route(Cluster(layers=7, nodes=servers, apart=frozenset(apart)), needs=RouteNeeds())
+        assert route.peers == peers
+    with pytest.raises(NoRouteError, match="keeps those apart whose common link broke") as caught:
+        find_route(Cluster(layers=7, nodes=servers[:3], apart=frozenset({("b", "c")})), needs=RouteNeeds())
+    assert "reputation" in caught.value.hint
+
+
 def test_a_model_of_one_layer_needs_both_ends_in_one_server() -> None:
     halves = server("a", 0, 1, embeddings=True), server("b", 0, 1, head=True)
     with pytest.raises(NoRouteError, match="no one server may serve both"):

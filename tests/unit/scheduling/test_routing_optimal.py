@@ -1,6 +1,6 @@
 """find_route against exhaustive search on small clusters, networkx on middling ones, laid out in every way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, product
 from random import Random
@@ -56,10 +56,13 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Up to five nodes with any times and any links: islands, spans inside spans, no triangle inequality."""
+    """Up to five nodes with any times and any links: islands, spans inside spans, no triangle inequality; some of them
+    kept apart.
+    """
     members = tuple(draw(nodes(f"n{index}")) for index in range(draw(st.integers(1, 5))))
     ids = [node.id for node in members]
     rows = st.dictionaries(st.sampled_from(ids), seconds)
+    pairs = st.sampled_from([("n0", "n1"), ("n1", "n2"), ("n0", "n3"), ("gone", "n0"), ("gone", "n2")])
     return Cluster(
         layers=LAYERS,
         nodes=members,
@@ -68,7 +71,13 @@ def clusters(draw: st.DrawFn) -> Cluster:
         client_rtt_s=draw(rows),
         client_uplink_mbps=draw(st.sampled_from([None, 2.0])),
         defaults=Defaults(region_rtt_s={("here", "there"): 0.02, ("here", "here"): 1e-3}),
+        apart=frozenset(draw(st.sets(pairs, max_size=2))),
     )
+
+
+def may_meet(cluster: Cluster, chain: Sequence[Stage]) -> bool:
+    """True if no two neighbours of the chain are kept apart, in either order."""
+    return not any({a.peer, b.peer} == set(pair) for a, b in pairwise(chain) for pair in cluster.apart)
 
 
 any_needs = st.builds(
@@ -113,7 +122,9 @@ def every_chain(cluster: Cluster, needs: RouteNeeds) -> Iterator[tuple[Stage, ..
             continue
         if needs.head == "remote" and not (servers[0].embeddings and servers[-1].head):
             continue
-        yield stages_of(servers, 0)
+        chain = stages_of(servers, 0)
+        if may_meet(cluster, chain):
+            yield chain
 
 
 def cheapest_standby_s(cluster: Cluster, route: Route, place: int, needs: RouteNeeds) -> float | None:
@@ -125,6 +136,8 @@ def cheapest_standby_s(cluster: Cluster, route: Route, place: int, needs: RouteN
         names = {part.peer for part in chain}
         own = {node.numerics for node in cluster.nodes if node.id in names}
         if names & set(route.peers) or (needs.numerics != "any" and own != classes):
+            continue
+        if not may_meet(cluster, [*before[-1:], *chain, *after[:1]]):
             continue
         part_s = price_of_part(cluster, before[-1:], chain, after[:1], needs)
         if least is None or part_s < least:
@@ -184,7 +197,8 @@ def check_valid(cluster: Cluster, route: Route, needs: RouteNeeds) -> None:
     assert needs.head == "local" or node[route.stages[-1].peer].head
     assert route.exact == (len({node[peer].numerics for peer in route.peers}) == 1)
     assert route.exact or needs.numerics == "any"
-    assert route.latency_s == price(cluster, route.stages, needs)
+    assert may_meet(cluster, route.stages)
+    assert route.latency_s == price(cluster, route.stages, needs) < float("inf")
 
 
 @settings(max_examples=150, deadline=None)
@@ -212,8 +226,11 @@ def test_nothing_is_faster_by_exhaustive_search(cluster: Cluster, needs: RouteNe
             assert standby.latency_s == pytest.approx(price_of_part(cluster, ends[0], standby.stages, ends[1], needs))
 
 
-def some_cluster(random: Random, count: int, layers: int, *, measured: float, placed: bool) -> Cluster:
-    """Uneven servers; a share of the pairs measured, in one direction or both, with no geometry at all."""
+def some_cluster(random: Random, count: int, layers: int, *, measured: float, placed: bool, apart: int = 0) -> Cluster:
+    """Uneven servers; a share of the pairs measured, in one direction or both, with no geometry at all.
+
+    ``apart`` draws of two servers are kept apart.
+    """
     members = []
     for index in range(count):
         start = random.randrange(layers)
@@ -237,6 +254,7 @@ def some_cluster(random: Random, count: int, layers: int, *, measured: float, pl
         rtt_s={a: {b: random.uniform(0.001, 0.2) for b in ids if a != b and random.random() < measured} for a in ids},
         client_rtt_s={a: random.uniform(0.005, 0.1) for a in ids},
         defaults=Defaults(rtt_s=0.15, region_rtt_s={("a", "a"): 0.02, ("a", "b"): 0.08, ("c", "b"): 0.05}),
+        apart=frozenset((min(pair), max(pair)) for pair in (random.sample(ids, 2) for _ in range(apart))),
     )
 
 
@@ -257,16 +275,18 @@ def dijkstra_s(cluster: Cluster) -> float:
             assert other.span is not None
             hop_s = cluster.rtt_between(node, other) / 2 + cluster.uplink_s(node, cluster.activation_bytes)
             first, last = max(node.span.start + 1, other.span.start), min(node.span.end, other.span.end - 1)
-            for done in range(first, last + 1) if node is not other else ():
+            barred = node is other or (min(node.id, other.id), max(node.id, other.id)) in cluster.apart
+            for done in range(first, last + 1) if not barred else ():
                 graph.add_edge((done, node.id), (done + 1, other.id), weight=hop_s + other.fixed_s + other.tau_s)
     return float(networkx.dijkstra_path_length(graph, "client", "back"))
 
 
+@pytest.mark.parametrize("apart", [0, 300])
 @pytest.mark.parametrize("seed", range(12))
-def test_as_short_as_the_shortest_path_in_the_layer_graph(seed: int) -> None:
+def test_as_short_as_the_shortest_path_in_the_layer_graph(seed: int, apart: int) -> None:
     random = Random(seed)
     measured = (0.0, 0.2, 1.0)[seed % 3]
-    cluster = some_cluster(random, 40, 24, measured=measured, placed=seed % 2 == 0)
+    cluster = some_cluster(random, 40, 24, measured=measured, placed=seed % 2 == 0, apart=apart)
     shortest_s = dijkstra_s(cluster)
     for table in tables(cluster):
         route = table.route(RouteNeeds(), salt=seed)
@@ -275,7 +295,7 @@ def test_as_short_as_the_shortest_path_in_the_layer_graph(seed: int) -> None:
 
 
 def test_a_large_swarm_laid_out_by_pairs_and_by_neighbours_agrees() -> None:
-    cluster = some_cluster(Random(7), 400, 32, measured=0.03, placed=True)
+    cluster = some_cluster(Random(7), 400, 32, measured=0.03, placed=True, apart=20_000)
     latencies = {table.route(RouteNeeds()).latency_s for table in tables(cluster)}
     assert max(latencies) == pytest.approx(min(latencies), rel=1e-9)
 
@@ -293,6 +313,7 @@ def test_the_order_of_the_view_does_not_matter(
         client_rtt_s=cluster.client_rtt_s,
         client_uplink_mbps=cluster.client_uplink_mbps,
         defaults=cluster.defaults,
+        apart=cluster.apart,
     )
     answers = []
     for view in (cluster, shuffled):
@@ -326,6 +347,8 @@ def least_s(cluster: Cluster, chain: tuple[Stage, ...], places: range, needs: Ro
         if (several and needs.numerics != "any") or any(a == b for a, b in pairwise(names)):
             continue
         if disjoint and {stage.peer for stage in part} & {stage.peer for stage in chain}:
+            continue
+        if not may_meet(cluster, [*before, *part, *after]):
             continue
         least = min(least, price_of_part(cluster, before, part, after, needs))
     return least
