@@ -96,7 +96,7 @@ def test_a_server_beside_the_gap_takes_it_only_with_its_own_layers() -> None:
 
 def test_two_that_are_kept_apart_are_not_put_side_by_side_by_a_replacement() -> None:
     """Not even where the view has lost sight of the one that stays."""
-    nodes = (server("c", 20, 30), server("d", 10, 20), server("e", 10, 20, tau_s=0.5))
+    nodes = (server("c", 20, 30), server("d", 10, 20), server("e", 10, 20, tau_s=0.002))
     for apart, taken in [(("a", "d"), "e"), (("c", "d"), "e"), (("b", "d"), "d")]:
         routing = RoutingTable.of(Cluster(layers=LAYERS, nodes=nodes, apart=frozenset({apart})))
         assert routing.replacement(CHAIN, range(1, 2), LOST_B).stages == (stage(taken, 10, 20),)

@@ -190,7 +190,7 @@ def test_reasons(servers: list[Node], needs: RouteNeeds, message: str) -> None:
 
 
 def test_those_that_are_kept_apart_may_serve_one_chain_but_not_side_by_side() -> None:
-    servers = server("a", 0, 3), server("b", 3, 5), server("c", 5, 7), server("d", 3, 5, tau_s=1.0)
+    servers = server("a", 0, 3), server("b", 3, 5), server("c", 5, 7), server("d", 3, 5, tau_s=0.002)
     for apart, peers in [({("a", "b")}, ("a", "d", "c")), ({("a", "c")}, ("a", "b", "c"))]:
         route = find_route(Cluster(layers=7, nodes=servers, apart=frozenset(apart)), needs=RouteNeeds())
         assert route.peers == peers
