@@ -26,19 +26,28 @@ OUTSIDE = Ruling(void=True, reason="the rows are outside what the model was cali
 
 
 def judge_rows(
-    suspect: Rows, reference: Floats, calibration: Calibration, span: Span, thresholds: Thresholds = DENSE
+    suspect: Rows,
+    reference: Floats,
+    calibration: Calibration,
+    span: Span,
+    thresholds: Thresholds = DENSE,
+    *,
+    inputs_known: bool = True,
 ) -> tuple[WindowVerdict, ...]:
     """Judge what a suspect made of its inputs by what the ``reference`` made of the same: outputs ``[n, hidden]``.
 
     A window counts if the inputs and the reference's outputs are of a size that text leads to. The rows may begin and
-    end anywhere; windows at the edges are then judged by the rows that are there. O(n · hidden).
+    end anywhere; windows at the edges are then judged by the rows that are there. Whoever has no embeddings does not
+    know the inputs of a first stage (``inputs_known`` False): with zeros in their place e is measured against whole
+    outputs, which are larger than their updates, and the outputs alone decide whether a window counts. O(n · hidden).
     Raises ``MisuseError`` for shapes that do not fit.
     """
     ours, theirs = suspect.windows(), Rows(suspect.first, suspect.inputs, reference).windows()
     verdicts = []
     for (window, rows), (_, good) in zip(ours, theirs, strict=True):
         found = compare(whitened(rows, calibration, span), whitened(good, calibration, span))
-        counts = inputs_count(rows, calibration, span) and outputs_count(good, calibration, span)
+        ordinary = not inputs_known or inputs_count(rows, calibration, span)
+        counts = ordinary and outputs_count(good, calibration, span)
         verdicts.append(WindowVerdict(window, found, judge_window(found, thresholds, counts=counts)))
     return tuple(verdicts)
 

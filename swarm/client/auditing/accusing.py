@@ -9,22 +9,12 @@ from swarm.client.auditing.audit import StageAudit
 from swarm.client.auditing.reference import Reference
 from swarm.core.ids import PeerId
 from swarm.verification.calibration import Calibration
-from swarm.verification.challenge import Table
 from swarm.verification.judging import WindowVerdict
-from swarm.verification.proofs import Charge, FraudProof
+from swarm.verification.proofs import ChallengeText, Charge, FraudProof
 from swarm.verification.verdict import DENSE, Thresholds
 
 References = Callable[[Charge], Awaitable[Sequence[Reference]]]
 """Who computes a charge again: the own replica alone, or two servers that cover the span."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChallengeText:
-    """Where a challenge's prompt came from: ``table`` and its own seed, ``around`` it a chat template's tokens."""
-
-    table: Table
-    prompt_tokens: int
-    around: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
