@@ -1,4 +1,4 @@
-"""A verifier's prompts: from a file of them, or from any prose; as many and as long as real ones."""
+"""A verifier's prompts: made from prose where nobody has real ones, and as long as real ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from itertools import chain
 from swarm.core.errors import ConfigError
 from swarm.verification.challenge import Table
 
-SEPARATOR = "%"
-"""A line of its own between two prompts, as in files of fortunes."""
 MIN_PROSE_CHARS = 60
 MAX_PROSE_CHARS = 1200
 ASKS = (
@@ -24,16 +22,6 @@ ASKS = (
     "Is there a mistake in this text? {}",
 )
 """What people ask about a text that they paste."""
-
-
-def split_prompts(text: str) -> list[str]:
-    """The prompts of a file: between lines that are ``%``, or, if there is none, between empty lines. Each once."""
-    lines = text.splitlines()
-    if any(line.strip() == SEPARATOR for line in lines):
-        parts = re.split(r"(?m)^[ \t]*%[ \t]*$", "\n".join(lines))
-    else:
-        parts = re.split(r"\n[ \t]*\n", "\n".join(lines))
-    return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def prose(text: str) -> list[str]:

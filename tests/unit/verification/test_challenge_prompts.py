@@ -1,4 +1,4 @@
-"""A verifier's prompts: split, made from prose, chosen by length, and numbered."""
+"""A verifier's prompts: made from prose, chosen by length, and numbered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.errors import ConfigError
-from swarm.verification.challenge_prompts import ASKS, as_long_as, prose, questions_about, split_prompts, table_of
+from swarm.verification.challenge_prompts import ASKS, as_long_as, prose, questions_about, table_of
 
 READ_ME = """# A heading
 
@@ -20,12 +20,6 @@ over the end of a line, as paragraphs do.
 
 Too short.
 """
-
-
-def test_prompts_of_a_file() -> None:
-    assert split_prompts("one\n\n two\nlines \n \n\none\n") == ["one", "two\nlines"]
-    assert split_prompts("one\n\nstill one\n%\n\n%\ntwo % of it") == ["one\n\nstill one", "two % of it"]
-    assert split_prompts(" \n\n%\n") == []
 
 
 def test_prose_is_whole_sentences() -> None:
