@@ -18,6 +18,7 @@ from swarm.runtime.logs import LEVELS, printable, setup_logging
 
 COMMANDS = {
     "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
+    "gateway": ("swarm.cli.gateway", "let OpenAI's clients and a chat page ask a swarm"),
     "generate": ("swarm.cli.generate", "answer one prompt"),
     "chat": ("swarm.cli.chat", "talk with the model"),
     "status": ("swarm.cli.status", "who serves which layers of a swarm, and how fast"),
@@ -49,8 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """``python -m swarm.server``: the server command under its own name."""
-    parser = argparse.ArgumentParser(prog="python -m swarm.server")
-    _install("server", parser)
+    return _alone("server", arguments)
+
+
+def gateway(arguments: Sequence[str]) -> int:
+    """``python -m swarm.gateway``: the gateway command under its own name."""
+    return _alone("gateway", arguments)
+
+
+def _alone(name: str, arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m swarm.{name}")
+    _install(name, parser)
     return _run(parser, arguments)
 
 

@@ -1,0 +1,98 @@
+"""What went wrong, as OpenAI's clients expect to be told: a status and ``{"error": {message, type, param, code}}``."""
+
+from __future__ import annotations
+
+import math
+
+from swarm.core.errors import (
+    BusyError,
+    GenerationInterruptedError,
+    MisuseError,
+    NoRouteError,
+    PeerError,
+    PromptTooLongError,
+    RefusedError,
+    SwarmError,
+)
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+BUG = 500
+"""The status of what is wrong with the gateway itself."""
+
+
+class HttpError(SwarmError):
+    """An error with its HTTP status. ``retry_after_s`` asks the client to come back then, in whole seconds."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        kind: str = INVALID,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.kind = kind
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The JSON body."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that belong to it."""
+        headers = {}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(max(math.ceil(self.retry_after_s), 1))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+def bad_request(message: str, param: str | None, code: str = "invalid_value") -> HttpError:
+    """A request that cannot be answered as it stands; ``param`` is the field to change."""
+    return HttpError(400, message, code=code, param=param)
+
+
+def too_long(message: str, param: str) -> HttpError:
+    """Prompt and answer do not fit."""
+    return bad_request(message, param, "context_length_exceeded")
+
+
+def closing() -> HttpError:
+    """This gateway is about to end."""
+    return HttpError(503, "the gateway is shutting down", code="shutting_down", kind=SERVER, retry_after_s=5.0)
+
+
+def told(error: Exception, prompt_field: str) -> HttpError:
+    """Any error of an answer as HTTP has it; ``prompt_field`` is what the request calls its prompt.
+
+    An answer that was cut is an error as well, never an answer that ended.
+    """
+    match error:
+        case HttpError():
+            return error
+        case PromptTooLongError() | RefusedError():
+            return too_long(error.message, prompt_field)
+        case BusyError():
+            wait_s = error.retry_after_s
+            return HttpError(429, str(error), code="swarm_busy", kind="rate_limit_error", retry_after_s=wait_s)
+        case NoRouteError():
+            return HttpError(503, error.message, code="layers_missing", kind=SERVER, retry_after_s=10.0)
+        case GenerationInterruptedError():
+            return HttpError(503, error.message, code="answer_cut", kind=SERVER)
+        case MisuseError():
+            return bad_request(str(error), prompt_field)
+        case PeerError():
+            return HttpError(502, error.message, code="peer_failed", kind=SERVER)
+        case SwarmError():
+            return HttpError(503, error.message, code="swarm_unavailable", kind=SERVER, retry_after_s=5.0)
+    return HttpError(BUG, "an error in the gateway; its log says more", code="internal_error", kind=SERVER)
