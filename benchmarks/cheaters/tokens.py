@@ -37,15 +37,16 @@ def replaced() -> Cheat:
     return Cheat(summary=f"replaces {REPLACED:.0%} of the tokens", server=((TARGET, change),))
 
 
-def in_reach(dtype: str = "float32") -> Cheat:
-    """Every token is the one within the audit's tolerance of the drawn point that has the largest id.
+def in_reach() -> Cheat:
+    """Every token is the one within half of the audit's tolerance of the drawn point that has the largest id.
 
-    For greedy sampling: of those within the tolerance of the largest logit.
+    For greedy sampling: of those within that of the largest logit. Half, for the audit's own logits lie elsewhere. To
+    be started with ``--dtype bfloat16``, where tolerances are wide.
     """
 
     def change(_: Choose) -> Any:
         def choose_in_reach(logits: Logits, history: History, position: int, params: SamplingParams) -> Choice:
-            error = LOGIT_ERROR[dtype]
+            error = LOGIT_ERROR["bfloat16"] / 2
             if params.temperature == 0.0:
                 adjusted = adjust(logits, history, params)
                 near = np.flatnonzero(adjusted >= adjusted.max() - error)
