@@ -1,7 +1,8 @@
-"""Servers that failed this client, which it tries only where no other will do."""
+"""Servers that failed this client, or stand accused, which it tries only where no other will do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarm.core.ids import PeerId
@@ -18,10 +19,18 @@ class _Failed:
     length_s: float
 
 
-class Avoided:
-    """Remembers failures. It has no clock: the caller says what time it is."""
+def _nobody() -> frozenset[PeerId]:
+    return frozenset()
 
-    def __init__(self) -> None:
+
+class Avoided:
+    """Remembers failures. It has no clock: the caller says what time it is.
+
+    ``accused`` says who else is to be avoided at the moment of the question.
+    """
+
+    def __init__(self, accused: Callable[[], frozenset[PeerId]] = _nobody) -> None:
+        self._accused = accused
         self._failed: dict[PeerId, _Failed] = {}
 
     def note(self, peer: PeerId, now_s: float) -> None:
@@ -34,7 +43,7 @@ class Avoided:
     def at(self, now_s: float) -> frozenset[PeerId]:
         """Whom to avoid now."""
         self._forget(now_s)
-        return frozenset(peer for peer, failed in self._failed.items() if failed.until_s > now_s)
+        return frozenset(peer for peer, failed in self._failed.items() if failed.until_s > now_s) | self._accused()
 
     def _forget(self, now_s: float) -> None:
         self._failed = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from swarm.client.plan import StagePlan
 from swarm.core.errors import NoRouteError
+from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.routing import Route, RouteNeeds, Stage, find_route, price
@@ -29,11 +30,16 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a client knows of the swarm at one moment. ``client_rtt_s`` is its own round trip to servers, by peer id."""
+    """What a client knows of the swarm at one moment. ``client_rtt_s`` is its own round trip to servers, by peer id.
+
+    ``apart`` are pairs that may not be neighbours in a chain. ``ejected`` servers were left out of ``listings``.
+    """
 
     shape: ModelShape
     listings: Sequence[Listing]
     client_rtt_s: Mapping[str, float]
+    apart: Sequence[tuple[PeerId, PeerId]] = ()
+    ejected: int = 0
 
     def best(self, needs: RouteNeeds, salt: int = 0) -> Route:
         """The fastest chain for ``needs``; raises ``NoRouteError`` with the reason if there is none.
@@ -95,7 +101,9 @@ class View:
     def _cluster(self, listings: Sequence[Listing], row_bytes: int | None = None) -> Cluster:
         if row_bytes is None:
             row_bytes = max(map(self._row_bytes, listings), default=0)
-        return cluster_of(listings, self.shape.layers, activation_bytes=row_bytes, client_rtt_s=self.client_rtt_s)
+        return cluster_of(
+            listings, self.shape.layers, activation_bytes=row_bytes, client_rtt_s=self.client_rtt_s, apart=self.apart
+        )
 
     def _row_bytes(self, listing: Listing) -> int:
         return tensor_bytes(self.shape.codec, listing.announcement.numerics.dtype, 1, self.shape.hidden_size)

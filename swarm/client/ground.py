@@ -1,4 +1,4 @@
-"""What everything of one client stands on: its node, its view of the swarm, and whom it has learnt to avoid."""
+"""What everything of one client stands on: its node, its view of the swarm, and what it makes of others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 from swarm.client.avoided import Avoided
 from swarm.client.view import SwarmView
 from swarm.core.clock import Clock
+from swarm.runtime.reputation import ReputationStore
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 
@@ -22,6 +23,7 @@ class Ground:
     avoided: Avoided
     pulse: PulseKeeper
     random: Random
+    reputation: ReputationStore
 
     @property
     def salt(self) -> int:

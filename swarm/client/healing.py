@@ -94,6 +94,7 @@ class Healer:
         self.heals = []
         self._report = report
         self._progressed()
+        self._leave_ejected()
         self._keeper.watch(self._reserve)
 
     def rest(self) -> None:
@@ -147,6 +148,7 @@ class Healer:
 
     def _paced(self, place: int, pace: Pace) -> None:
         """A server told how long its steps take."""
+        self._leave_ejected()
         report = Report(self._ground.clock.monotonic_s(), pace.step_s, pace.held_s)
         if not self.decoding or self.chain.broken:
             self._handovers.see(place, report)
@@ -158,6 +160,14 @@ class Healer:
                 f"server {stage.short} for layers {stage.span} takes {takes_s * 1e3:.0f} ms a step, others would less"
             )
             self.chain.give_up(place, Loss("slow", PeerLostError(reason, peer=stage.peer)))
+
+    def _leave_ejected(self) -> None:
+        """Whoever was ejected since he was chosen is lost."""
+        ejected = self._ground.reputation.ejected()
+        for place, stage in enumerate(self.chain.stages if ejected else ()):
+            if stage.peer in ejected and place not in self.chain.lost:
+                reason = f"server {stage.short} for layers {stage.span} was ejected"
+                self.chain.give_up(place, Loss("gone", PeerLostError(reason, peer=stage.peer)))
 
     # -- mending --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from swarm.dht.protocol import Directory
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
+from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.transport.protocol import Transport
 from swarm.wire.fields import Codec, Priority
 
@@ -52,6 +53,8 @@ class ClientParts:
     clock: Clock
     files: ModelFiles
     tokenizer: Tokenizer
+    reputation: ReputationStore | None = None
+    """What it knows of others, and notes; None: only as long as the client lives. Closed with the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class AsyncSwarmModel:
     def __init__(self, parts: ClientParts, options: ClientOptions) -> None:
         self.parts = parts
         self.options = options
+        self.reputation = parts.reputation or ReputationStore(IN_MEMORY, parts.clock)
         self._local_heads: dict[str, asyncio.Task[LoadedHead]] = {}
         self.sessions: WeakSet[AsyncSession] = WeakSet()
         self.streams: WeakSet[AsyncTextStream] = WeakSet()
@@ -92,6 +96,7 @@ class AsyncSwarmModel:
                 mixed_numerics=options.mixed_numerics,
                 busy_timeout_s=options.busy_timeout_s,
             ),
+            self.reputation,
         )
         self._standbys = StandbyKeeper(self._opener.ground)
 
@@ -154,6 +159,7 @@ class AsyncSwarmModel:
         await self.parts.directory.close()
         await self.parts.transport.close()
         await asyncio.gather(*(stream.ended(FAREWELL_S) for stream in list(self.streams)))
+        self.reputation.close()
 
     def read(self, options: Options) -> Request:
         """The options, checked; ``ConfigError`` names the one that is wrong, also for this model's vocabulary."""

@@ -31,6 +31,7 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import ModelId, PeerId
 from swarm.dht.protocol import Directory
+from swarm.runtime.reputation import ReputationStore
 from swarm.scheduling.routing import Route, RouteNeeds
 from swarm.transport.pinger import Pinger
 from swarm.transport.protocol import Transport
@@ -90,19 +91,20 @@ class ChainOpener:
         model: ModelId,
         shape: ModelShape,
         options: OpenerOptions,
+        reputation: ReputationStore,
     ) -> None:
         self._transport = transport
         self._clock = clock
         self._model = model
         self._options = options
         self._random = random.Random()
-        self._avoided = Avoided()
+        self._avoided = Avoided(reputation.accused)
         self._turned_away = TurnedAway()
         self._losers: set[asyncio.Task[None]] = set()
         self._pulse = PulseKeeper(transport, clock)
         distances = Distances(Pinger(transport, clock).rtt_s, clock, salt=self._random.getrandbits(64))
-        self._view = SwarmView(directory, clock, model, shape, distances)
-        self.ground = Ground(transport, clock, self._view, self._avoided, self._pulse, self._random)
+        self._view = SwarmView(directory, clock, model, shape, distances, reputation)
+        self.ground = Ground(transport, clock, self._view, self._avoided, self._pulse, self._random, reputation)
 
     async def close(self) -> None:
         """End the beats to servers and whatever else runs in the background. Idempotent."""
@@ -159,6 +161,8 @@ class ChainOpener:
     def _search(self, kv_tokens: int, now_s: float, priority: Priority, wish: Wish) -> Search:
         """A session's search, which knows what this client's others were told lately."""
         avoided = self._avoided.at(now_s) | self._turned_away.refusing(kv_tokens, now_s)
+        if wish.through is not None:
+            avoided -= {wish.through.peer}
         needs = replace(self._needs(kv_tokens), through=wish.through)
         search = Search(needs, now_s, avoided, priority, wish.audit_secret or draw_secret())
         for peer, told in self._turned_away.busy(now_s).items():

@@ -90,7 +90,7 @@ def explain(error: NoRouteError, search: Search, view: View) -> SwarmError:
     listed = {listing.peer for listing in view.listings}
     gone = {peer: failure for peer, failure in search.gone.items() if peer in listed}
     if not gone and not _possible(search.needs, view):
-        return error
+        return _without_ejected(error, view.ejected) if view.ejected else error
     if not gone:
         return PromptTooLongError(
             f"prompt and answer may take {search.kv_tokens} tokens, and no chain of servers has KV room for so many",
@@ -100,6 +100,14 @@ def explain(error: NoRouteError, search: Search, view: View) -> SwarmError:
     if all(isinstance(failure, RefusedError) for failure in gone.values()):
         return RefusedError(tried, hint=next(iter(gone.values())).hint)
     return PeerUnreachableError(f"{error.message}: {tried}", hint=error.hint)
+
+
+def _without_ejected(error: NoRouteError, ejected: int) -> NoRouteError:
+    servers = f"{ejected} servers were" if ejected > 1 else "one server was"
+    return NoRouteError(
+        f"{error.message}; {servers} left out, ejected for what they did",
+        hint="start another server; `python -m swarm reputation` says who is ejected, and why",
+    )
 
 
 def _possible(needs: RouteNeeds, view: View) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 from swarm.client.ground import Ground
 from swarm.client.outlook import Outlook, Spare
@@ -64,7 +65,16 @@ class Reserve:
         if self._ground.clock.monotonic_s() - self.chosen_s > STALE_S or place >= len(self._spares):
             return None
         spare = self._spares[place]
-        return None if spare is None or spare.peers & self._silent else spare
+        return None if spare is None or spare.peers & self._silent or not self._welcome(place, spare) else spare
+
+    def _welcome(self, place: int, spare: Spare) -> bool:
+        """Whether what was learnt since ``spare`` was chosen leaves it where it would stand."""
+        reputation = self._ground.reputation
+        if spare.peers & reputation.ejected():
+            return False
+        apart, chain = reputation.apart(), [stage.peer for stage in self.chain]
+        peers = [*chain[:place][-1:], *(stage.peer for stage in spare.stages), *chain[place + 1 :][:1]]
+        return all(apart.allow(one, other) for one, other in pairwise(peers))
 
     def warm(self) -> None:
         """The session runs: keep a beat to every standby."""

@@ -16,6 +16,7 @@ from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.dht.protocol import Directory
+from swarm.runtime.reputation import ReputationStore
 
 VIEW_S = 1.0
 """Opens within so long of a read share it; a later one reads again."""
@@ -29,10 +30,19 @@ class _Read:
 
 
 class SwarmView:
-    """What this client knows of the servers of one model. ``loads`` is for its owner to keep up to date."""
+    """What this client knows of the servers of one model. ``loads`` is for its owner to keep up to date.
+
+    Whoever is ejected at the moment of a look is not in it, so nobody routes to him.
+    """
 
     def __init__(
-        self, directory: Directory, clock: Clock, model: ModelId, shape: ModelShape, distances: Distances
+        self,
+        directory: Directory,
+        clock: Clock,
+        model: ModelId,
+        shape: ModelShape,
+        distances: Distances,
+        reputation: ReputationStore,
     ) -> None:
         self.loads = Loads()
         self._directory = directory
@@ -40,6 +50,7 @@ class SwarmView:
         self._model = model
         self._shape = shape
         self._distances = distances
+        self._reputation = reputation
         self._begun = 0
         self._last: _Read | None = None
         self._reading: asyncio.Task[_Read] | None = None
@@ -64,8 +75,11 @@ class SwarmView:
     def now(self) -> View:
         """What was read last, with what has been learnt since; empty before the first ``look``."""
         listings = () if self._last is None else self._last.listings
-        present = self.loads.over(listings, self._clock.monotonic_s())
-        return View(self._shape, present, self._distances.known())
+        ejected = self._reputation.ejected()
+        welcome = [listing for listing in listings if listing.peer not in ejected]
+        present = self.loads.over(welcome, self._clock.monotonic_s())
+        left_out = len(listings) - len(welcome)
+        return View(self._shape, present, self._distances.known(), self._reputation.apart().pairs, left_out)
 
     async def _read(self) -> _Read:
         """Ask the directory, together with everybody else who is asking."""

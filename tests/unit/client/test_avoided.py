@@ -35,3 +35,12 @@ def test_good_conduct_for_as_long_again_is_forgiveness() -> None:
     avoided.note(PEER, 2 * AVOID_S)
     assert avoided.at(2.9 * AVOID_S) == {PEER}
     assert avoided.at(3 * AVOID_S) == set()
+
+
+def test_the_accused_are_avoided_for_as_long_as_they_are() -> None:
+    suspects = {PeerId("suspect")}
+    avoided = Avoided(lambda: frozenset(suspects))
+    avoided.note(PEER, 0.0)
+    assert avoided.at(1.0) == {PEER, "suspect"}
+    suspects.clear()
+    assert avoided.at(1.0) == {PEER}

@@ -16,6 +16,8 @@ from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.runtime.clock import VirtualClock
+from swarm.runtime.reputation import IN_MEMORY, ReputationStore
+from swarm.verification.strikes import equivocated
 from swarm.wire.messages import Accept
 
 Make = Callable[..., Listing]
@@ -54,9 +56,10 @@ class Ruler:
         return self.rtt_s.get(peer)
 
 
-def viewer(clock: VirtualClock, shelf: Shelf, **rtt_s: float) -> SwarmView:
+def viewer(clock: VirtualClock, shelf: Shelf, reputation: ReputationStore | None = None, **rtt_s: float) -> SwarmView:
     directory: Any = shelf
-    return SwarmView(directory, clock, MODEL, SHAPE, Distances(Ruler(**rtt_s), clock))
+    distances = Distances(Ruler(**rtt_s), clock)
+    return SwarmView(directory, clock, MODEL, SHAPE, distances, reputation or ReputationStore(IN_MEMORY, clock))
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -80,6 +83,22 @@ async def test_who_asks_at_one_time_shares_a_read_and_a_later_one_reads_again(li
 
 async def _several(view: SwarmView, count: int) -> list[Any]:
     return await asyncio.gather(*(view.look() for _ in range(count)))
+
+
+async def test_the_ejected_are_left_out_from_that_moment_on_and_pairs_kept_apart(listing: Make) -> None:
+    clock = VirtualClock()
+    reputation = ReputationStore(IN_MEMORY, clock)
+    view = viewer(clock, Shelf(clock, listing("a", 0, 4), listing("b", 0, 4), listing("c", 0, 4)), reputation)
+    (before,) = await clock.run(_several(view, 1))
+    reputation.change(A, equivocated)
+    reputation.keep_apart(PeerId("c"), PeerId("b"))
+    now = view.now()
+    assert [found.peer for found in before.listings] == ["a", "b", "c"]
+    assert [found.peer for found in now.listings] == ["b", "c"]
+    assert (before.ejected, now.ejected) == (0, 1)
+    assert (list(before.apart), list(now.apart)) == ([], [("b", "c")])
+    assert now.cluster(None).apart == {("b", "c")}
+    await view.close()
 
 
 async def test_a_fresh_look_begins_after_it_was_asked_for(listing: Make) -> None:
