@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from swarm.client.diagnosis import LINK, WORD, Diagnosis, Loss
+from swarm.client.diagnosis import CRIME, LINK, WORD, Diagnosis, Loss
 from swarm.client.entrance import Entrance
+from swarm.client.errand import Errand
+from swarm.client.farewells import Farewells
+from swarm.client.hearing import Hearing
 from swarm.client.member import Member, Patience, SessionParts
 from swarm.client.mend import Attempt, AttemptFailed, Rows, blame
 from swarm.client.mend_plan import check_patches
 from swarm.client.pending import PendingSteps
 from swarm.client.plan import ChainPlan, Feed, Patch, StagePlan
-from swarm.core.errors import ChainOpenError, MisuseError, PeerLostError, ProtocolViolation, SwarmError
+from swarm.client.receipts import SessionNames, SessionReceipts
+from swarm.client.witness import Witness
+from swarm.core.errors import ChainOpenError, MisuseError, PeerError, PeerLostError, ProtocolViolation, SwarmError
 from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, PeerId
 from swarm.core.limits import MAX_STAGE_NUMBERS
+from swarm.runtime.clock import SystemClock
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.verification.commitment import commit
+from swarm.wire.evidence import Signed
 from swarm.wire.fields import Lane
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Accept, LinkLost, Pace, Replayed, Result, Step
@@ -29,23 +36,22 @@ __all__ = ["Chain", "ChainPlan", "Feed", "Loss", "Patch", "StagePlan"]
 OPENING = Patience(dial_s=10.0, open_s=8.0, relink_s=0.0)
 MENDING = Patience(dial_s=3.0, open_s=3.0, relink_s=5.0)
 """Somebody waits in the middle of an answer. RELINK may wait for a forward to end; who is frozen the pulse tells."""
-BLAME_WAIT_S = 0.1
-"""How long a broken chain waits for a better reason: a server's own word beats its neighbours' guesses."""
-ACCUSED_WAIT_S = 0.5
-"""So long if there are only guesses: neighbours may notice a silence a few beats before the client does."""
+
+LastWords = Callable[[Sequence[Member]], Awaitable[None]]
+"""What is still to be said to the servers of a session before it is closed; it raises nothing."""
 
 
 class Chain:
     """An open chain. Steps go in at the first server, results come back from the last.
 
-    ``audit_secret`` is what the OPENs commit to; it is revealed only after the session, to decide what is audited.
-    A chain that broke may be mended; until then nobody is answered.
+    A chain that broke may be mended; until then nobody is answered. What its servers sign goes to ``receipts``.
     """
 
-    def __init__(self, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None) -> None:
+    def __init__(
+        self, plan: ChainPlan, transport: Transport, pulse: PulseKeeper | None = None, witness: Witness | None = None
+    ) -> None:
         self.plan = plan
         """What was opened first; ``stages`` tells who serves now."""
-        self.audit_secret = plan.audit_secret
         self.unanswered = False
         """Set by whoever gave up waiting for a step."""
         self.generation = -1
@@ -53,18 +59,21 @@ class Chain:
         self.on_pace: Callable[[int, Pace], None] | None = None
         """Told each server's PACE, with its place in ``stages``."""
         key, nonce = secrets.token_bytes(SESSION_BYTES), secrets.token_bytes(SECRET_BYTES)
-        self._parts = SessionParts(plan, transport, pulse, key, nonce, commit(self.audit_secret))
+        names = SessionNames(transport.peer_id, key, nonce, commit(plan.audit_secret))
+        self.witness = witness or Witness(SystemClock())
+        self.receipts = SessionReceipts(plan, names, self.witness.clock)
+        self._parts = SessionParts(plan, transport, pulse, names, self.witness)
         self._error: SwarmError | None = None
         self._members: tuple[Member, ...] = ()
         self._numbers = 0
         self._entrance: Entrance | None = None
         self._attempt: Attempt | None = None
-        self._mending: asyncio.Task[None] | None = None
+        self._mending = Errand()
         self._interrupted = False
         self._diagnosis = Diagnosis(transport.peer_id)
-        self._timer: asyncio.TimerHandle | None = None
+        self._hearing = Hearing(self._judge)
         self._pending = PendingSteps()
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._farewells = Farewells()
         self._closing: asyncio.Task[None] | None = None
 
     # -- what is known --------------------------------------------------------------------------------------
@@ -171,7 +180,7 @@ class Chain:
         whole or is being mended. Raises ``PeerLostError`` if the chain is closed meanwhile. Cancelled, it leaves
         nothing open that ``close`` does not know of.
         """
-        if self._closing is not None or self._error is None or self._mending is not None:
+        if self._closing is not None or self._error is None or self._mending.running:
             raise MisuseError("only a chain that is broken, and nobody mends, can be mended")
         lost = self.lost
         check_patches(self.stages, patches, [place for place, loss in lost.items() if loss.kind != "slow"])
@@ -181,7 +190,8 @@ class Chain:
         redial = self._diagnosis.cuts(_numbers(self._members))
         for member in order:
             self._diagnosis.forgive(member.number)
-        await self._run(self._take(order, MENDING, Rows(keep, feed, progress), redial))
+        rows = Rows(keep, feed, progress, self.receipts.whole_rows(keep))
+        await self._run(self._take(order, MENDING, rows, redial))
 
     def _newcomers(self, stages: Sequence[StagePlan]) -> list[Member]:
         if self._numbers + len(stages) > MAX_STAGE_NUMBERS:
@@ -191,21 +201,11 @@ class Chain:
         return made
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run an attempt in a task of its own, so that evidence and ``close`` can end it as its caller can."""
-        self._mending = task = asyncio.create_task(work, name="mend a chain")
-        task.add_done_callback(self._ran)
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
-        if self._closing is not None or task.cancelled():
+        """Run an attempt, which evidence and ``close`` can end as its caller can."""
+        attempt = await self._mending.run(work, "mend a chain")
+        if self._closing is not None or attempt.cancelled():
             raise PeerLostError("the session is closed")
-        task.result()
-
-    def _ran(self, _: asyncio.Task[None]) -> None:
-        self._mending = None
+        attempt.result()
 
     async def _take(
         self, order: Sequence[Member], patience: Patience, rows: Rows, redial: Collection[tuple[int, int]] = ()
@@ -245,7 +245,9 @@ class Chain:
             self._dismiss(member)
         self._dismiss_lost()
         if attempt.entrance is not None and attempt.entrance is not self._entrance:
-            self._bid_farewell(attempt.entrance.close())
+            self._farewells.bid(attempt.entrance.close())
+        if self._members and attempt.generation >= 0:
+            self.receipts.heal_failed(attempt.mended.signed_rows, attempt.generation)
 
     def _settle(self, attempt: Attempt) -> None:
         """The attempt has made a chain: whoever it does without is sent home."""
@@ -254,8 +256,9 @@ class Chain:
             if member not in self._members:
                 self._dismiss(member)
         if self._entrance is not None and self._entrance is not attempt.entrance:
-            self._bid_farewell(self._entrance.close())
+            self._farewells.bid(self._entrance.close())
         self._entrance = attempt.entrance
+        self.receipts.seated([member.signer for member in attempt.order], attempt.mended)
         self._diagnosis.settle()
         self._error = None
 
@@ -269,6 +272,7 @@ class Chain:
         if self._error is not None or self._entrance is None:
             raise self._error or PeerLostError("the chain is not open")
         future = self._pending.expect(step)
+        self.receipts.sent(step, payload)
         await self._pending.send(self._entrance.send(step, payload, lane))
         return future
 
@@ -283,7 +287,10 @@ class Chain:
             order = self._members if self._attempt is None else self._attempt.order
             if member not in (*self._members[-1:], *order[-1:]):
                 raise ProtocolViolation("only the last server sends results")
-            self._pending.resolve(message, frame)
+            if self._pending.resolve(message, frame):
+                self.receipts.answered(message, frame.payload)
+        elif isinstance(message, Signed):
+            self._hear_receipt(member, message)
         elif isinstance(message, LinkLost):
             if self._diagnosis.told(member.number, message):
                 self._weigh()
@@ -293,6 +300,16 @@ class Chain:
             self.on_pace(self._members.index(member), message)
         elif not isinstance(message, Pace | Replayed):
             raise ProtocolViolation(f"unexpected {type(message).__name__}")
+
+    def _hear_receipt(self, member: Member, message: Signed) -> None:
+        """Whoever lies in a receipt breaks the protocol, also if another's completes the window that shows it."""
+        try:
+            self.receipts.hear(member.number, member.peer, message)
+        except PeerError as error:
+            liar = next((one for one in self._members if one.peer == error.peer), member)
+            if liar is member:
+                raise
+            self.on_loss(liar, CRIME, Loss("failed", PeerLostError(error.message, peer=liar.peer)))
 
     # -- breaking and ending --------------------------------------------------------------------------------
 
@@ -313,18 +330,8 @@ class Chain:
         self._judge()
 
     def _weigh(self) -> None:
-        """There is new evidence: wait a moment for better, then judge."""
-        numbers = self._seated
-        if any(number in self._diagnosis.lost for number in numbers):
-            wait_s = BLAME_WAIT_S
-        elif self._diagnosis.cuts(numbers):
-            wait_s = ACCUSED_WAIT_S
-        else:
-            return
-        loop = asyncio.get_running_loop()
-        if self._closing is None and (self._timer is None or self._timer.when() > loop.time() + wait_s):
-            self._stop_timer()
-            self._timer = loop.call_later(wait_s, self._judge)
+        if self._closing is None:
+            self._hearing.weigh(self._diagnosis, self._seated)
 
     @property
     def _seated(self) -> list[int]:
@@ -332,16 +339,16 @@ class Chain:
 
     def _judge(self) -> None:
         """If somebody is lost, or a link: end the attempt that is under way, or else the steps."""
-        self._stop_timer()
+        self._hearing.call_off()
         if self._closing is not None:
             return
         numbers, attempt = self._seated, self._attempt
         lost = any(number in self._diagnosis.lost for number in numbers)
         if attempt is not None:
             cut = bool(self._members) and bool(self._diagnosis.cuts(numbers, self.generation))
-            if (lost or cut) and self._mending is not None:
+            if (lost or cut) and self._mending.running:
                 self._interrupted = True
-                self._mending.cancel()
+                self._mending.stop()
         elif lost or self._diagnosis.cuts(numbers):
             self._end(self._diagnosis.error(numbers) or PeerLostError("the chain broke"))
             self._dismiss_lost()
@@ -360,40 +367,30 @@ class Chain:
     def _dismiss(self, member: Member) -> None:
         """Part with a server; whether it reads the farewell or not holds nobody up."""
         member.part()
-        self._bid_farewell(member.hang_up())
+        self._farewells.bid(member.hang_up())
 
-    def _bid_farewell(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="farewell")
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    async def close(self) -> None:
-        """Tell every server that the session is over, and hang up.
+    async def close(self, settle: LastWords | None = None) -> None:
+        """Tell every server that the session is over, and hang up; before that have ``settle`` talk to them.
 
         Idempotent, never raises but ``CancelledError``, and goes on to the end by itself when cancelled.
         """
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name="closing a chain")
+            self._closing = asyncio.create_task(self._close(settle), name="closing a chain")
         await asyncio.shield(self._closing)
 
-    async def _close(self) -> None:
-        self._stop_timer()
+    async def _close(self, settle: LastWords | None) -> None:
+        self._hearing.call_off()
         self._end(PeerLostError("the session is closed"))
-        if self._mending is not None:
-            self._mending.cancel()
-            await asyncio.wait({self._mending})
+        await self._mending.stopped()
+        if settle is not None:
+            await settle(self._members)
         for member in self._members:
             member.part()
         endings = [member.hang_up() for member in self._members]
         if self._entrance is not None:
             endings.append(self._entrance.close())
         await asyncio.gather(*endings, return_exceptions=True)
-        await asyncio.gather(*self._farewells, return_exceptions=True)
+        await self._farewells.said()
 
 
 def _numbers(members: Sequence[Member]) -> list[int]:

@@ -53,7 +53,7 @@ class Entrance:
         link = await dial(parts.transport, self.member.stage, Channel.LINK, dial_s)
         self._links[lane] = link
         me, number, secret = parts.transport.peer_id, self.member.number, self.member.secret
-        await link.send(Hello(me, parts.key, number, secret, lane, generation))
+        await link.send(Hello(me, parts.names.session, number, secret, lane, generation))
 
     async def _watch(self, link: FrameStream) -> None:
         """Nothing but no-ops comes this way, so its end is the news."""

@@ -9,8 +9,12 @@ from typing import Protocol
 
 from swarm.client.diagnosis import CRIME, WORD, Loss, LossKind, Seat
 from swarm.client.plan import ChainPlan, StagePlan
+from swarm.client.receipts import SessionNames, Signer
+from swarm.client.witness import Witness
 from swarm.core.errors import (
     BusyError,
+    MisuseError,
+    PeerError,
     PeerLostError,
     PeerUnreachableError,
     ProtocolViolation,
@@ -21,6 +25,7 @@ from swarm.core.ids import SECRET_BYTES, PeerId
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import Hold, PulseKeeper
+from swarm.wire.evidence import Countersign, Settle, Settled
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Accept, Busy, Close, Failed, Noop, Open, Refused, Relink, Relinked
 from swarm.wire.session import Channel, Phase, Role
@@ -44,9 +49,8 @@ class SessionParts:
     plan: ChainPlan
     transport: Transport
     pulse: PulseKeeper | None
-    key: bytes
-    nonce: bytes
-    commitment: bytes
+    names: SessionNames
+    witness: Witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class Member:
         self._pulse: tuple[PulseKeeper, Hold] | None = None
         self._asked = -1
         self._relinked: asyncio.Future[Relinked] | None = None
+        self._settled: asyncio.Future[Settled] | None = None
 
     @property
     def peer(self) -> PeerId:
@@ -104,6 +109,13 @@ class Member:
     @property
     def seat(self) -> Seat:
         return Seat(self.number, self.peer, f"{self.stage.short} for layers {self.stage.span}")
+
+    @property
+    def signer(self) -> Signer:
+        """The stage for whoever collects its receipts; ``MisuseError`` before it has accepted."""
+        if self.load is None:
+            raise MisuseError("a server that has not accepted")
+        return Signer(self.number, self.stage, self.load)
 
     def renew_secret(self) -> None:
         """A fresh secret for the link into this server."""
@@ -148,6 +160,19 @@ class Member:
                 f"server {self.stage.short} did not answer RELINK within {patience.relink_s:g} s"
             ) from error
 
+    async def settle(self, keep: int) -> None:
+        """Have it sign what is left of the ``keep`` accepted rows; return once it has. Raises why it has not."""
+        if self._control is None or self.parted:
+            raise PeerLostError(f"server {self.stage.short} is lost", peer=self.peer)
+        self._settled = asyncio.get_running_loop().create_future()
+        await self._control.send(Settle(keep))
+        await self._settled
+
+    async def countersign(self, signature: bytes) -> None:
+        """Give it the client's signature on its last receipt. Raises if it is gone."""
+        if self._control is not None and not self.parted:
+            await self._control.send(Countersign(signature))
+
     def part(self) -> None:
         """From now on nothing of it is heard."""
         self.parted = True
@@ -186,11 +211,13 @@ class Member:
                     return
                 if isinstance(message, Relinked):
                     self._hear_relinked(message)
+                elif isinstance(message, Settled):
+                    self._hear_settled(message)
                 elif not isinstance(message, Noop):
                     self._ears.on_frame(self, frame)
         except PeerLostError as error:
             self._lose(WORD, "gone", f"server {self.seat.name} went away: {error.message}")
-        except ProtocolViolation as error:
+        except PeerError as error:
             crime = error if error.peer else ProtocolViolation(error.message, peer=self.peer)
             self._lose(CRIME, "failed", str(crime))
 
@@ -201,13 +228,19 @@ class Member:
         if message.generation == self._asked and future is not None and not future.done():
             future.set_result(message)
 
+    def _hear_settled(self, message: Settled) -> None:
+        if self._settled is None or self._settled.done():
+            raise ProtocolViolation("SETTLED, which nobody asked for")
+        self._settled.set_result(message)
+
     def _lose(self, weight: int, kind: LossKind, reason: str) -> None:
         if self.parted:
             return
         error = PeerLostError(reason, peer=self.peer)
-        if self._relinked is not None and not self._relinked.done():
-            self._relinked.set_exception(error)
-            self._relinked.exception()  # marks it as seen: who asked may have given up
+        for asked in (self._relinked, self._settled):
+            if asked is not None and not asked.done():
+                asked.set_exception(error)
+                asked.exception()  # marks it as seen: who asked may have given up
         self._ears.on_loss(self, weight, Loss(kind, error))
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from swarm.client.diagnosis import WORD, Diagnosis, Loss, LossKind
 from swarm.client.entrance import Entrance
+from swarm.client.known import hashes_of
 from swarm.client.member import CLIENT, NOBODY, Ears, Member, Patience, SessionParts
 from swarm.client.mend_plan import Replays, clash, replays
 from swarm.client.plan import Feed
+from swarm.client.receipts import Mended
 from swarm.core.errors import PeerUnreachableError, ProtocolViolation, SwarmError
 from swarm.core.limits import PROTOCOL_MAJOR
 from swarm.wire.fields import PREFILL_LANE
@@ -43,11 +45,15 @@ class AttemptFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The ``keep`` rows that everybody is to hold, how the client makes them, and who is told how far they are."""
+    """The ``keep`` rows that everybody is to hold, how the client makes them, and who is told how far they are.
+
+    Windows below ``signed_rows`` stay as they were signed.
+    """
 
     keep: int
     feed: Feed
     progress: Callable[[int, int], None]
+    signed_rows: int = 0
 
 
 class Attempt:
@@ -75,7 +81,9 @@ class Attempt:
         self._replays = Replays(-1, {}, frozenset())
         self._replayed: dict[int, int] = {}
         self._fed_rows = 0
-        self._keep = 0
+        self._keep = self._signed_rows = 0
+        self._recomputed: frozenset[int] = frozenset()
+        self._fed: list[bytes] = []
         self._moved = asyncio.Event()
 
     async def run(self, rows: Rows, redial: Collection[tuple[int, int]] = ()) -> None:
@@ -85,7 +93,7 @@ class Attempt:
         """
         self._renew_links(redial)
         lacks = [not member.whole and rows.keep > 0 for member in self.order]
-        self._keep, dry = rows.keep, set[int]()
+        self._keep, self._signed_rows, dry = rows.keep, rows.signed_rows, set[int]()
         while True:
             self._replays = replays(lacks, dry)
             self.generation = self._raise_generation()
@@ -98,9 +106,23 @@ class Attempt:
         self._confine(better)
         for member in self.order[: better.fed + 1]:
             member.whole = False  # until they have computed what they are fed
+        self._recomputed = frozenset(member.number for member in self.order if not member.whole and rows.keep > 0)
         await self._replay(rows)
         for member in self.order:
             member.whole = True
+
+    @property
+    def mended(self) -> Mended:
+        """What it did to the rows, once it has ended well."""
+        targets = [place for place in self._replays.targets if place + 1 < len(self.order)]
+        return Mended(
+            self.generation,
+            self._keep,
+            self._signed_rows,
+            self._recomputed,
+            frozenset((self.order[place].number, self.order[place + 1].number) for place in targets),
+            self._fed,
+        )
 
     def hear(self, member: Member, message: Replayed) -> None:
         """A server has computed replayed rows. ``ProtocolViolation`` if that cannot be."""
@@ -173,7 +195,7 @@ class Attempt:
         message = Open(
             protocol=PROTOCOL_MAJOR,
             model=str(plan.model),
-            session=parts.key,
+            session=parts.names.session,
             stage=member.number,
             start=member.stage.span.start,
             end=member.stage.span.end,
@@ -184,13 +206,19 @@ class Attempt:
             codec=plan.codec,
             upstream=Upstream(before, member.secret),
             downstream=self._downstream(place),
-            nonce=parts.nonce,
-            commitment=parts.commitment,
+            nonce=parts.names.nonce,
+            commitment=parts.names.commitment,
             generation=self.generation,
             priority=plan.priority,
+            signed_rows=self._signed_rows,
         )
         self._tell(place)
-        await member.open(parts.transport, message, self._patience)
+        try:
+            await member.open(parts.transport, message, self._patience)
+        except SwarmError:
+            parts.witness.asked(member.peer, False)
+            raise
+        parts.witness.asked(member.peer, True)
 
     async def _relink(self, place: int) -> Relinked:
         member = self.order[place]
@@ -201,7 +229,8 @@ class Attempt:
         if member.downstream == NOBODY:
             downstream = self._downstream(place)
         keep = self._keep if member.whole else 0
-        message = Relink(self.generation, keep, upstream, downstream, self._replays.asks.get(place))
+        hops = self._replays.asks.get(place)
+        message = Relink(self.generation, keep, upstream, downstream, hops, self._signed_rows)
         self._tell(place)
         answer = await member.relink(message, self._patience)
         if answer.kv_length != keep:
@@ -268,7 +297,9 @@ class Attempt:
             end = min(begin + REPLAY_ROWS, rows.keep)
             message = Replay(self.generation, begin, end - begin, feed.ids, feed.horizon, hops)
             self._fed_rows = end
-            await entrance.send(message, feed.payload(begin, end), PREFILL_LANE)
+            payload = feed.payload(begin, end)
+            self._fed += hashes_of(message, payload, self._parts.plan.codec)
+            await entrance.send(message, payload, PREFILL_LANE)
 
     def _stalled(self, keep: int) -> list[Failure]:
         return [

@@ -35,17 +35,18 @@ class PendingSteps:
                 finally:
                     self._sending.discard(scope)
 
-    def resolve(self, result: Result, frame: Frame) -> None:
-        """Give a result to whoever waits for it, if anybody does; ``ProtocolViolation`` if it counts other rows."""
+    def resolve(self, result: Result, frame: Frame) -> bool:
+        """Give a result to whoever waits for it; False: nobody does. ``ProtocolViolation`` if it counts other rows."""
         where = result.generation, result.epoch, result.seq
         if where not in self._awaited:
-            return
+            return False
         future, length = self._awaited[where]
         if result.kv_length != length:
             raise ProtocolViolation("the last server counts other rows than this client")
         del self._awaited[where]
         if not future.done():
             future.set_result(frame)
+        return True
 
     def forget(self) -> None:
         """Nobody waits any more."""

@@ -87,7 +87,7 @@ class SessionRecord:
 class Verification:
     """What receipts show of an answer when it ends; the last window's may still be on their way.
 
-    In ``windows`` full windows of positions, ``rows`` rows of the session in all, every layer is answered for by one of
+    For the first ``rows`` rows of the session, ``windows`` windows of positions, every layer is answered for by one of
     ``signers``, and no two of them contradict each other. That says who answered, never that it was computed right.
     """
 
