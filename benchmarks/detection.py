@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inspector import Inspected, Inspector, Request, calibration_of
-from benchmarks.lives import Seen, windows_until_ejection
+from benchmarks.lives import Seen, live, windows_until_ejection
 from benchmarks.processes import Node, cheating, serving
 from benchmarks.setup import demo_files, say
 from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_request, honest_trials
@@ -109,7 +109,7 @@ def _cheater(bench: Bench, trial: Trial, options: argparse.Namespace) -> dict[st
     with serving(trial.span, bench.folder, addresses, program=program, options=trial.numerics) as node:
         bench.warm_up(trial, node)
         found = bench.sessions(trial, sessions, [trial.span], node)
-    return figures_of(found, trial) | _lives(found, trial, options.lives)
+    return figures_of(found, trial) | _lives(found, trial, options.lives) | {"live": live(found)}
 
 
 def figures_of(found: Sequence[Inspected], trial: Trial) -> dict[str, Any]:

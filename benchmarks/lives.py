@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.inspector import Inspected
 from swarm.verification.lasting import Cheater, Lasted, play
-from swarm.verification.strikes import Policy, Standing, audit_asked, traffic_asked
+from swarm.verification.strikes import Policy, Standing, audit_asked, struck, traffic_asked, window_audited
+from swarm.verification.verdict import Outcome
 
 KNOWN = Standing(audited=1_000_000)
 """Of a server that has been good for long: audited at the lowest rate."""
@@ -70,6 +72,30 @@ def _mean(lives: Sequence[Lasted]) -> dict[str, Any]:
         "lasted": reasons.pop("lasted", 0),
         "found_by": reasons.most_common(1)[0][0] if reasons else "",
     }
+
+
+def live(found: Sequence[Inspected], policy: Policy | None = None) -> dict[str, Any]:
+    """The life of the server that was just audited, every window in the order of auditing: a newcomer's at q = 1.
+
+    ``windows`` until it was ejected, all of them if it was not, and why. A session gives one strike.
+    """
+    rules, standing, windows = policy or Policy(), Standing(), 0
+    for number, whole in enumerate(found):
+        for window in whole.windows:
+            windows += 1
+            standing = window_audited(
+                standing,
+                rules,
+                window.outcome,
+                window.found.error,
+                reference=whole.audit.reference,
+                ceiling=whole.audit.ceiling,
+            )
+            if window.outcome is Outcome.HARD:
+                standing = struck(standing, rules, b"%d" % number)
+            if standing.ejected:
+                return {"windows": windows, "found_by": standing.ejected}
+    return {"windows": windows, "found_by": ""}
 
 
 def audits_until_ejection(refused: float, policy: Policy | None = None) -> int | None:

@@ -26,11 +26,12 @@ def cheating(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server that is READY: who it is, where it is joined, and which layers it holds."""
+    """A server that is READY: who it is, where it is joined, which layers it holds, and its process."""
 
     peer: PeerId
     address: str
     span: Span
+    pid: int
 
 
 @contextmanager
@@ -74,6 +75,6 @@ def _ready(process: subprocess.Popen[str], span: Span, errors: Path) -> Node:
         if event["event"] == "banner":
             peer, address = event["peer"], event["addresses"][0]
         elif event["event"] == "ready":
-            return Node(PeerId(peer), address, span)
+            return Node(PeerId(peer), address, span, process.pid)
     said = errors.read_text(errors="replace")[-2000:]
     raise NetworkError(f"the server for layers {span} ended before it was ready: {said}")

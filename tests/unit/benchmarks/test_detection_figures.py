@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.detection import errors_of, figures_of
 from benchmarks.inspector import Inspected
-from benchmarks.lives import Seen, audits_until_ejection, windows_until_ejection
+from benchmarks.lives import Seen, audits_until_ejection, live, windows_until_ejection
 from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_trials, trials
 from swarm.client.auditing.audit import AuditedWindow, StageAudit, TokenTally
 from swarm.client.plan import StagePlan
@@ -85,6 +85,11 @@ def test_an_honest_server_lasts() -> None:
     found = windows_until_ejection(Seen([0.02], [0.02], ceiling=0.025, share=0.0), 2)
     assert found["newcomer"]["lasted"] == found["known"]["lasted"] == 2
     assert found["known"]["cheated"] == 0
+
+
+def test_a_session_gives_one_strike(inspected: Inspected) -> None:
+    assert live([inspected])["found_by"] == ""
+    assert live([inspected, inspected]) == {"windows": 9, "found_by": "2 confirmed failures"}
 
 
 def test_refusing_audits() -> None:
