@@ -48,7 +48,7 @@ MAX_PROOF_WINDOWS = 512
 MAX_TABLE_IDS = 2**20
 MAX_TEMPLATE_TOKENS = 64
 """Of a chat template at either end of the prompt: so many tokens need not follow from the seed."""
-MIN_SEEDED_TOKENS = 16
+MIN_SEEDED_TOKENS = 8
 """So many must."""
 INT8_BLOCK = 64
 """Values to one scale in the int8 codec, as the wire has it."""
@@ -66,25 +66,25 @@ class _Signed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Text(msgspec.Struct, frozen=True, array_like=True):
-    """The challenge: seed, table (ids as big-endian words), how long the prompt was, and its template's tokens."""
+    """The challenge: seed, table and prompt (ids and lengths as big-endian words), and its template's tokens."""
 
     seed: Annotated[bytes, msgspec.Meta(min_length=AUDIT_SECRET_BYTES, max_length=AUDIT_SECRET_BYTES)]
     order: Annotated[int, msgspec.Meta(ge=1, le=MAX_ORDER)]
     starts: _Ids
     ids: _Ids
-    prompt_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_PROOF_WINDOWS * WINDOW_ROWS)]
+    prompts: _Ids
+    prompt: _Ids
     prefix: _Template
     suffix: _Template
 
 
 @dataclass(frozen=True, slots=True)
 class ChallengeText:
-    """Where a challenge's prompt came from: its seed, the ``table`` it walks through, and how long it was.
+    """Where a challenge's prompt came from: the ``table``, and how many of the session's first tokens it was.
 
-    ``around`` are the tokens of a chat template at its beginning and end.
+    ``around`` are those of a chat template at its beginning and end. The seed is the session's audit secret.
     """
 
-    seed: bytes
     table: Table
     prompt_tokens: int
     around: tuple[int, int] = (0, 0)
@@ -123,9 +123,10 @@ class ProofParts:
     """What a fraud proof is made of; see ``Charge``.
 
     ``receipts`` are those of windows 0 to the one accused, each signed right after the one before it; ``leaves`` those
-    of the last.
+    of the last. ``token_ids`` are the session's, as many as there are. ``seed`` is its audit secret.
     """
 
+    seed: bytes
     receipts: Sequence[SignedReceipt]
     codec: ProofCodec
     token_ids: Sequence[int]
@@ -151,14 +152,23 @@ class FraudProof(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, parts: ProofParts, text: ChallengeText) -> FraudProof:
         """The proof that these make; ``ConfigError`` if nobody would accept it."""
-        table = text.table
+        table, last = text.table, max((signed.receipt.last for signed in parts.receipts), default=0)
         try:
             found = cls(
                 "fraud/1",
                 tuple(_Signed(signed.receipt.canonical(), signed.signature) for signed in parts.receipts),
-                _Text(text.seed, table.order, _pack(table.starts), _pack(table.ids), text.prompt_tokens, *text.around),
+                _Text(
+                    seed=parts.seed,
+                    order=table.order,
+                    starts=_pack(table.starts),
+                    ids=_pack(table.ids),
+                    prompts=_pack(table.prompts),
+                    prompt=_pack(parts.token_ids[: text.prompt_tokens]),
+                    prefix=text.around[0],
+                    suffix=text.around[1],
+                ),
                 parts.codec,
-                _pack(parts.token_ids),
+                _pack(parts.token_ids[:last]),
                 parts.inputs,
                 parts.outputs,
                 tuple(leaf.canonical() for leaf in parts.leaves),
@@ -254,15 +264,15 @@ class FraudProof(msgspec.Struct, frozen=True, array_like=True):
     def _check_text(self, opening: Opening, token_ids: tuple[int, ...]) -> None:
         text = self.text
         try:
-            table = Table(_unpack(text.ids), text.order, _unpack(text.starts))
+            table = Table(_unpack(text.ids), text.order, _unpack(text.starts), _unpack(text.prompts))
         except ConfigError as error:
             raise BadProofError(f"no table that a challenge could come from: {error.message}") from error
-        known = min(text.prompt_tokens, len(token_ids))
-        # Of a prompt that goes on beyond the window, the template's end has not come, or only a part of it.
-        suffix = max(text.suffix - (text.prompt_tokens - known), 0)
-        if known - text.prefix - suffix < MIN_SEEDED_TOKENS:
+        prompt = _unpack(text.prompt)
+        if prompt[: len(token_ids)] != token_ids[: len(prompt)]:
+            raise BadProofError("the rows are of another text than the prompt")
+        if len(prompt) - text.prefix - text.suffix < MIN_SEEDED_TOKENS:
             raise BadProofError(f"fewer than {MIN_SEEDED_TOKENS} tokens of the text follow from the seed")
-        check_challenge(opening.commitment, text.seed, token_ids[:known], table, (text.prefix, suffix))
+        check_challenge(opening.commitment, text.seed, prompt, table, (text.prefix, text.suffix))
 
 
 def row_bytes(codec: ProofCodec, dtype: str, hidden: int) -> int:

@@ -13,6 +13,8 @@ from swarm.verification.judging import WindowVerdict
 from swarm.verification.proofs import ChallengeText, Charge, FraudProof
 from swarm.verification.verdict import DENSE, Thresholds
 
+__all__ = ["ChallengeText", "Conviction", "References", "convict", "prove"]
+
 References = Callable[[Charge], Awaitable[Sequence[Reference]]]
 """Who computes a charge again: the own replica alone, or two servers that cover the span."""
 

@@ -16,6 +16,7 @@ from swarm.core.errors import BadProofError, BadSignatureError, ConfigError, Mis
 from swarm.core.limits import MAX_PROOF_BYTES
 from swarm.core.numerics import Numerics
 from swarm.verification.challenge import Table, walk
+from swarm.verification.challenge import body as challenge_body
 from swarm.verification.commitment import commit
 from swarm.verification.leaves import Leaf, digest_rows, id_hashes, row_hashes, step_leaves
 from swarm.verification.proofs import ChallengeText, Charge, FraudProof, ProofParts, judge_charge
@@ -29,7 +30,7 @@ TABLE = Table(tuple(range(40)) * 3 + (7, 3, 1, 9, 2), order=2)
 SEED = bytes(range(32))
 PROMPT, ANSWER = 70, 26
 ROWS = PROMPT + ANSWER
-TEXT = ChallengeText(SEED, TABLE, PROMPT)
+TEXT = ChallengeText(TABLE, PROMPT)
 STATES = stream(np.random.default_rng(5), ROWS)
 FLOAT32 = Numerics("float32")
 
@@ -45,9 +46,11 @@ class Session:
     calibration: bytes = CALIBRATION.digest()
     inputs: Floats = field(default_factory=lambda: STATES[1])
     numerics: str = "float32"
+    prompt: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self.token_ids = (*walk(self.seed, PROMPT, TABLE), *range(100, 100 + ANSWER))
+        self.prompt = self.prompt or walk(self.seed, PROMPT, TABLE)
+        self.token_ids = (*self.prompt, *range(200, 200 + ROWS - len(self.prompt)))
         self.opening = Opening(
             signer=SERVERS[0].peer_id,
             client=CLIENT.peer_id,
@@ -74,9 +77,10 @@ class Session:
     def parts(self, window: int = 2) -> ProofParts:
         first, last = window * 32, min(window * 32 + 32, ROWS)
         return ProofParts(
+            seed=self.seed,
             receipts=self.receipts[: window + 1],
             codec="raw",
-            token_ids=self.token_ids[:last],
+            token_ids=self.token_ids,
             inputs=self.raw[: last * 4 * HIDDEN],
             outputs=self.outputs[first:last].tobytes(),
             leaves=self.leaves[first:last],
@@ -148,10 +152,21 @@ def test_a_server_without_a_calibration_is_judged_by_the_verifiers_own() -> None
 
 
 def test_the_middle_of_a_prompt_can_be_proven() -> None:
-    """The template's end has not come yet in the first window, and has come in part in the third."""
-    text = replace(TEXT, prompt_tokens=PROMPT + 3, around=(0, 5))
-    assert Session().proof(0, text).check().receipt.window == 0
-    assert Session().proof(2, text).check().receipt.window == 2
+    assert Session().proof(0).check().receipt.window == 0
+
+
+def test_a_prompt_out_of_a_table_of_prompts_within_a_chat_template() -> None:
+    prompts = Table(tuple(range(60)) + tuple(range(100, 162)), prompts=(60, 62))
+    body = prompts.prompt(0)[:60]
+    session = Session(prompt=(90, *body, 91, 92), seed=SEED)
+    assert body == challenge_body(SEED, 0, prompts), "the seed draws the first one"
+    text = ChallengeText(prompts, len(session.prompt), (1, 2))
+    for window in (0, 2):
+        assert judged(session.proof(window, text).check()) == pytest.approx(1.0)
+    with refused("not the challenge"):
+        session.proof(text=replace(text, around=(1, 1)))
+    with refused("not the challenge"):
+        session.proof(text=replace(text, table=Table(prompts.ids, prompts=(62, 60))))
 
 
 def test_the_bytes_are_canonical_and_bounded() -> None:
@@ -244,7 +259,7 @@ def test_forgery_rows_of_two_states_of_a_session() -> None:
 
 def test_forgery_another_seed() -> None:
     with refused("not the one committed to"):
-        Session().proof(text=replace(TEXT, seed=bytes(32)))
+        Session().proof(seed=bytes(32))
 
 
 def test_forgery_a_conversation_instead_of_a_challenge() -> None:
@@ -257,7 +272,7 @@ def test_forgery_a_conversation_instead_of_a_challenge() -> None:
     with refused("follow from the seed"):
         session.proof(text=replace(TEXT, prompt_tokens=3))
     with refused("follow from the seed"):
-        session.proof(text=replace(TEXT, around=(30, 30)))
+        session.proof(text=replace(TEXT, around=(32, 32)))
     with refused("malformed"):
         session.proof(text=replace(TEXT, around=(65, 0)))
 
@@ -268,9 +283,15 @@ def test_forgery_truncated() -> None:
         with pytest.raises(BadProofError, match="malformed"):
             FraudProof.parse(data[:cut])
     parts = Session().parts()
-    for name in ("inputs", "outputs", "token_ids", "leaves"):
+    for name in ("inputs", "outputs", "leaves"):
         with refused("nobody would accept"):
             Session().proof(**{name: getattr(parts, name)[:-1]})
+    with refused("95 token ids for 96 rows"):
+        Session().proof(token_ids=parts.token_ids[:-1])
+    proof = Session().proof()
+    for text in (b"", b"abc", bytes(4)):
+        with pytest.raises(BadProofError, match=r"no table|cut"):
+            forged(proof, text=msgspec.structs.replace(proof.text, ids=text)).check()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +300,7 @@ def test_forgery_truncated() -> None:
 def test_forgery_any_field_of_another_proof(name: str) -> None:
     mine = Session().proof()
     theirs = Session(seed=bytes(32), cheats=lambda outputs: outputs, inputs=STATES[0], calibration=NO_HASH).proof(
-        1, replace(TEXT, seed=bytes(32)), calibration=bytes(32)
+        1, calibration=bytes(32)
     )
     field_of_theirs = "int8" if name == "codec" else getattr(theirs, name)
     with pytest.raises(PeerError):
