@@ -1,0 +1,271 @@
+"""A verifier: challenges whoever serves layers that it holds itself, one after the other, for as long as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from swarm.client.auditing.accusing import prove
+from swarm.client.auditing.audit import AuditMeans
+from swarm.client.auditing.budget import Budget
+from swarm.client.auditing.challenges import Finding, examined, sent, standing_after
+from swarm.client.auditing.reference import Reference
+from swarm.client.auditing.suspects import Suspect, Unchecked, next_suspect, sort_servers
+from swarm.client.auditing.traffic import Script
+from swarm.client.model import AsyncSwarmModel
+from swarm.client.plan import draw_secret
+from swarm.core.clock import Clock
+from swarm.core.errors import MisuseError, NetworkError, SwarmError
+from swarm.core.ids import ModelId, PeerId
+from swarm.core.spans import Span
+from swarm.dht.protocol import Directory
+from swarm.runtime.reputation import ProofKind, ReputationStore
+from swarm.verification.calibration import Calibration
+from swarm.verification.challenge import Challenge
+from swarm.verification.strikes import Policy, Standing, audit_asked, traffic_asked
+from swarm.verification.verdict import DENSE, Thresholds
+
+LOOK_EVERY_S = 10.0
+"""While there is nobody to challenge, or the directory does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierParts:
+    """What a verifier works with. ``reference`` computes any part of ``span``; ``calibration`` is the model's.
+
+    ``client`` makes an ordinary client that no server has seen, ``accuse`` publishes a proof against an ejected server.
+    """
+
+    directory: Directory
+    clock: Clock
+    model: ModelId
+    store: ReputationStore
+    reference: Reference
+    span: Span
+    calibration: Calibration
+    script: Script
+    client: Callable[[], Awaitable[AsyncSwarmModel]]
+    accuse: Callable[[PeerId, ProofKind, bytes], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierOptions:
+    """``rate``: the share of a challenge's windows that is drawn. ``bytes_per_h``: rows to fetch in an hour at most."""
+
+    rate: float = 1.0
+    bytes_per_h: float = 1e9
+    thresholds: Thresholds = DENSE
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A challenge, and what it made of its server's standing. ``accused``: published, with a proof for anybody."""
+
+    finding: Finding
+    before: Standing
+    after: Standing
+    accused: bool = False
+
+    @property
+    def struck(self) -> bool:
+        """True if this was a strike."""
+        return len(self.after.strikes) > len(self.before.strikes)
+
+    @property
+    def ejected(self) -> bool:
+        """True if this was the end of it."""
+        return bool(self.after.ejected) and not self.before.ejected
+
+
+class Listener:
+    """Who is told what the verifier does; does nothing itself."""
+
+    def sending(self, suspect: Suspect, challenge: Challenge) -> None:
+        """A challenge is on its way."""
+
+    def judged(self, judged: Judged) -> None:
+        """It has come to something, and the store knows."""
+
+    def uncheckable(self, server: Unchecked) -> None:
+        """A server was seen for the first time that this verifier cannot check."""
+
+    def trouble(self, what: str) -> None:
+        """Something did not work, through nobody's fault in particular; it goes on."""
+
+
+class Verifier:
+    """Runs until it is told to stop. Not for concurrent use."""
+
+    def __init__(self, parts: VerifierParts, options: VerifierOptions, listener: Listener) -> None:
+        self._parts = parts
+        self._options = options
+        self._listener = listener
+        self._challenged_s: dict[PeerId, float] = {}
+        self._known: set[PeerId] = set()
+        self._budget = Budget(options.bytes_per_h)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Challenge servers at times like traffic's until ``stop`` is set.
+
+        A challenge that is not answered yet when that happens is dropped, one that is, is judged first. Everything
+        found is in the store before it is told, so whatever ends the process, nothing of it is lost.
+        """
+        while not stop.is_set():
+            challenge = self._parts.script.challenge(draw_secret())
+            wait_s = self._budget.wait_s(self._parts.clock.monotonic_s())
+            if await self._pause(max(challenge.wait_s, wait_s), stop):
+                return
+            suspect = next(iter(await self._whose_turn()), None)
+            if suspect is None:
+                await self._pause(LOOK_EVERY_S, stop)
+                continue
+            await self._challenge(suspect, challenge, stop)
+
+    async def once(self, stop: asyncio.Event) -> list[Judged]:
+        """Challenge everybody once, and whoever fails until it passes or is ejected; what came of it, in order."""
+        found: list[Judged] = []
+        for suspect in await self._suspects():
+            while not stop.is_set() and not self._parts.store.standing(suspect.peer).ejected:
+                challenge = self._parts.script.challenge(draw_secret())
+                if await self._pause(challenge.wait_s, stop):
+                    break
+                judged = await self._challenge(suspect, challenge, stop)
+                if judged is None:
+                    break
+                found.append(judged)
+                if not judged.struck:
+                    break
+        return found
+
+    async def reaccuse(self) -> None:
+        """Publish again what was proven in earlier lives of this verifier: accusations do not outlive who made them."""
+        store = self._parts.store
+        for kept in store.proofs():
+            data = store.proof(kept.digest)
+            if data is not None and store.standing(kept.subject).ejected:
+                await self._parts.accuse(kept.subject, kept.kind, data)
+
+    # -- whose turn it is -----------------------------------------------------------------------------------
+
+    async def _suspects(self) -> tuple[Suspect, ...]:
+        parts = self._parts
+        try:
+            listings = await parts.directory.servers(parts.model)
+        except NetworkError as error:
+            self._listener.trouble(f"the directory does not answer: {error.message}")
+            return ()
+        suspects, others = sort_servers(listings, parts.span, parts.reference.numerics)
+        for server in others:
+            if server.peer not in self._known:
+                self._known.add(server.peer)
+                self._listener.uncheckable(server)
+        return suspects
+
+    async def _whose_turn(self) -> list[Suspect]:
+        """Nobody, or the one."""
+        suspects = await self._suspects()
+        now_s = self._parts.clock.monotonic_s()
+        standings = {suspect.peer: self._parts.store.standing(suspect.peer) for suspect in suspects}
+        waited_s = {peer: now_s - at_s for peer, at_s in self._challenged_s.items()}
+        found = next_suspect(suspects, standings, waited_s, self._options.policy)
+        return [] if found is None else [found]
+
+    async def _pause(self, seconds: float, stop: asyncio.Event) -> bool:
+        """Wait, unless told to stop: then True."""
+        return await _unless(stop, self._parts.clock.sleep(seconds)) is _STOPPED
+
+    # -- one challenge --------------------------------------------------------------------------------------
+
+    async def _challenge(self, suspect: Suspect, challenge: Challenge, stop: asyncio.Event) -> Judged | None:
+        """None if it was stopped, or this machine could not send it."""
+        parts, options = self._parts, self._options
+        self._challenged_s[suspect.peer] = parts.clock.monotonic_s()
+        try:
+            model = await parts.client()
+        except SwarmError as error:
+            self._listener.trouble(f"no client to send a challenge with: {error.message}")
+            return None
+        asked: list[tuple[PeerId, bool]] = []
+        model.witness.on_asked.append(lambda peer, answered: asked.append((peer, answered)))
+        try:
+            self._listener.sending(suspect, challenge)
+            found = await _unless(stop, sent(model, challenge, suspect))
+            if not isinstance(found, Finding):
+                return None
+            means = AuditMeans(
+                transport=model.parts.transport, calibration=parts.calibration, thresholds=options.thresholds
+            )
+            found = await examined(found, parts.reference, means, rate=options.rate)
+        finally:
+            await asyncio.shield(model.close())
+            await asyncio.to_thread(self._note_answers, suspect.peer, asked)
+        judged = await self._noted(found)
+        self._listener.judged(judged)
+        return judged
+
+    def _note_answers(self, suspect: PeerId, asked: list[tuple[PeerId, bool]]) -> None:
+        """Who answered OPEN. To the others of the chain it was traffic, and to the suspect it looked the same."""
+        policy = self._options.policy
+        for peer in dict.fromkeys(peer for peer, _ in asked):
+            answers = [answered for one, answered in asked if one == peer]
+
+            def counted(standing: Standing, answers: list[bool] = answers, target: bool = peer == suspect) -> Standing:
+                for answered in answers:
+                    if target:
+                        standing = audit_asked(standing, policy, answered=answered)
+                    else:
+                        standing = traffic_asked(standing, answered=answered)
+                return standing
+
+            self._parts.store.change(peer, counted)
+
+    async def _noted(self, found: Finding) -> Judged:
+        """The finding in the store, its proof with it, and published once the server is ejected."""
+        store, peer = self._parts.store, found.suspect.peer
+        if found.audit is not None:
+            self._budget.spend(self._parts.clock.monotonic_s(), found.audit.fetched_bytes)
+        before = store.standing(peer)
+        kind, proof = self._proof(found)
+        if proof:
+            await asyncio.to_thread(store.keep_proof, peer, kind, proof)
+        after = await asyncio.to_thread(self._changed, found)
+        accused = bool(after.ejected) and bool(proof)
+        if accused:
+            await self._parts.accuse(peer, kind, proof)
+        return Judged(found, before, after, accused)
+
+    def _changed(self, found: Finding) -> Standing:
+        policy = self._options.policy
+        return self._parts.store.change(
+            found.suspect.peer, lambda standing: standing_after(standing, found, policy), error=found.worst
+        )
+
+    def _proof(self, found: Finding) -> tuple[ProofKind, bytes]:
+        """What convinces others; empty where nothing does, and then only this node acts on it."""
+        if found.kind == "equivocated":
+            return "equivocation", found.proof
+        if found.kind != "failed" or found.audit is None:
+            return "fraud", b""
+        try:
+            text = self._parts.script.text(found.challenge)
+            return "fraud", prove(found.audit, text, self._parts.calibration).to_bytes()
+        except MisuseError as error:
+            self._listener.trouble(f"nothing to show others of {found.suspect.peer[-8:]}: {error.message}")
+            return "fraud", b""
+
+
+_STOPPED = object()
+
+
+async def _unless(stop: asyncio.Event, work: Awaitable[object]) -> object:
+    """What ``work`` comes to, or ``_STOPPED``, and then it was cancelled."""
+    task, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else _STOPPED
+    finally:
+        for one in (task, stopping):
+            one.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
