@@ -21,7 +21,7 @@ from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError
 from swarm.core.ids import ModelId
 from swarm.models import ModelFiles, ProgressLine, resolve
-from swarm.models.progress import human_bytes
+from swarm.models.progress import Progress, human_bytes
 from swarm.runtime.calibrations import calibration_path, store_calibration
 from swarm.verification.calibration import MIN_CALIBRATION_TOKENS, Calibration, calibrate
 from swarm.verification.calibration_text import TEXT
@@ -74,21 +74,45 @@ def run(options: argparse.Namespace) -> int:
     reading = cut(files, text, options.tokens)
     path = options.out or calibration_path(files.model_id)
     check_place(path, own=options.out is None, needed=_scratch_bytes(files, reading))
+    made = make(files, reading, path, device=options.device, progress=line)
+    line.close()
+    found = made.calibration
+    report = {
+        "model": found.header.model, "file": str(path), "digest": found.digest().hex(), "bytes": made.size,
+        "tokens": found.header.tokens, "text": found.header.text, "layers": found.header.layers,
+        "hidden": found.header.hidden, "device": made.device, "seconds": round(time.monotonic() - began_s, 1),
+    }  # fmt: skip
+    print(json.dumps(report) if options.json else as_text(report, made.size))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A calibration that was made and stored."""
+
+    calibration: Calibration
+    size: int
+    device: str
+
+
+def make_default(files: ModelFiles, *, device: str, progress: Progress) -> Made:
+    """The calibration that ``swarm calibrate`` makes unless told otherwise, stored where it is looked for."""
+    reading, path = cut(files, TEXT, DEFAULT_TOKENS), calibration_path(files.model_id)
+    check_place(path, own=True, needed=_scratch_bytes(files, reading))
+    return make(files, reading, path, device=device, progress=progress)
+
+
+def make(files: ModelFiles, reading: Reading, path: Path, *, device: str, progress: Progress) -> Made:
+    """Run the model over ``reading`` and store what comes of it in ``path``; says on standard error if it has to make
+    do with the CPU. Raises as ``BoundaryStates`` does.
+    """
     with stop_imports():
         from swarm.engine.calibration import BoundaryStates  # torch takes seconds: mistakes are told before that
-    boundaries = BoundaryStates(files, reading.pieces, device=options.device, progress=line)
+    boundaries = BoundaryStates(files, reading.pieces, device=device, progress=progress)
     if boundaries.note:
         print(boundaries.note, file=sys.stderr)
     found = gather(boundaries, reading, files.model_id, path.parent)
-    line.close()
-    size = store_calibration(found, path)
-    report = {
-        "model": found.header.model, "file": str(path), "digest": found.digest().hex(), "bytes": size,
-        "tokens": found.header.tokens, "text": found.header.text, "layers": found.header.layers,
-        "hidden": found.header.hidden, "device": boundaries.device, "seconds": round(time.monotonic() - began_s, 1),
-    }  # fmt: skip
-    print(json.dumps(report) if options.json else as_text(report, size))
-    return 0
+    return Made(found, store_calibration(found, path), boundaries.device)
 
 
 @dataclass(frozen=True, slots=True)
