@@ -11,6 +11,7 @@ from typing import Literal
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError
+from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
 from swarm.models.resolve import resolve
@@ -53,12 +54,17 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
     ``PeerUnreachableError`` if no initial peer answers.
     """
     _check(options)
+    files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
+    return await join(files, Tokenizer.of(files), options)
+
+
+async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions) -> AsyncSwarmModel:
+    """A client like ``connect``'s, for whoever has opened the model already. ``options.revision`` does not matter."""
+    _check(options)
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
 
-    files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
-    tokenizer = Tokenizer.of(files)
     if options.identity is not None:
         load_or_create(options.identity)
     clock = SystemClock()
