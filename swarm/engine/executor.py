@@ -114,10 +114,11 @@ class SpanEngine:
             work.slot.length = work.keep
         with torch.inference_mode():
             packed = self._pack(batch)
+            inputs = self._inputs(batch, packed.padding)
             self._model.state.batch = packed
             try:
                 hidden = body(
-                    inputs_embeds=self._inputs(batch, packed.padding)[None],
+                    inputs_embeds=inputs[None],
                     position_ids=packed.positions[None],
                     use_cache=False,
                 )[0][0]
@@ -127,7 +128,7 @@ class SpanEngine:
                 work.slot.length = work.keep + work.rows
                 if work.slot.closed:  # meanwhile, and perhaps after its buffers were taken anew
                     work.slot.release()
-            return self._outputs(batch, packed, hidden)
+            return self._outputs(batch, packed, inputs, hidden)
 
     def _pack(self, batch: Sequence[Work]) -> Batch:
         segments, start = [], 0
@@ -153,16 +154,24 @@ class SpanEngine:
             parts.append(parts[0][:1].expand(padding, -1))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _outputs(self, batch: Sequence[Work], packed: Batch, hidden: torch.Tensor) -> list[Output]:
-        """``hidden`` ``[T, hidden_size]``; the head runs once over all rows whose logits are wanted."""
+    def _outputs(
+        self, batch: Sequence[Work], packed: Batch, inputs: torch.Tensor, hidden: torch.Tensor
+    ) -> list[Output]:
+        """``inputs``, ``hidden`` ``[T, hidden_size]``; the head runs once over all rows whose logits are wanted."""
         wanted = [hidden[s.end - w.want : s.end] for s, w in zip(packed.segments, batch, strict=True)]
         scored = [rows for rows, work in zip(wanted, batch, strict=True) if work.logits and work.want]
         logits = head_logits(self._model, torch.cat(scored)) if scored else None
         outputs, row = [], 0
-        for rows, work in zip(wanted, batch, strict=True):
-            if not work.logits or logits is None or not work.want:
-                outputs.append(Output(rows_to_bytes(rows), None))
-                continue
-            outputs.append(Output(None, logits[row : row + work.want]))
-            row += work.want
+        for segment, rows, work in zip(packed.segments, wanted, batch, strict=True):
+            output = Output(None, None)
+            if work.logits and work.want and logits is not None:
+                output.logits = logits[row : row + work.want]
+                row += work.want
+            if work.record:
+                output.hidden = rows_to_bytes(hidden[segment.start : segment.end])
+                if work.token_ids is not None:
+                    output.embedded = rows_to_bytes(inputs[segment.start : segment.end])
+            elif output.logits is None:
+                output.hidden = rows_to_bytes(rows)
+            outputs.append(output)
         return outputs

@@ -45,7 +45,8 @@ class Work:
     ``keep + rows``. It chooses the rotary table of models whose table depends on the length: position ``t`` uses the
     table for ``max(t + 1, horizon)`` tokens, so one and the same prompt gives the same rows however it is chunked.
     ``want`` trailing rows come back, as float32 logits if ``logits``, else as raw hidden rows. ``span`` runs only
-    those of the engine's layers (None: all); every work of one slot must name the same.
+    those of the engine's layers (None: all); every work of one slot must name the same. With ``record`` all hidden
+    rows come back, beside logits too, and what token ids were embedded into: receipts speak of every row.
     """
 
     slot: KVSlot
@@ -57,14 +58,20 @@ class Work:
     want: int = 0
     logits: bool = False
     span: Span | None = None
+    record: bool = False
 
 
 @dataclass
 class Output:
-    """The wanted rows of one work: ``hidden`` raw ``[want, hidden_size]``, or ``logits`` float32 ``[want, vocab]``."""
+    """What came out of one work: ``hidden`` raw ``[want, hidden_size]``, or ``logits`` float32 ``[want, vocab]``.
+
+    Where the work said ``record``, ``hidden`` is ``[rows, hidden_size]``, logits or not, and ``embedded`` the raw rows
+    that its token ids became.
+    """
 
     hidden: bytes | None
     logits: npt.NDArray[np.float32] | None
+    embedded: bytes | None = None
 
 
 def check_batch(batch: Sequence[Work], info: SpanInfo) -> None:

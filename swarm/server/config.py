@@ -51,7 +51,14 @@ class ServerConfig:
     relink_gap_s: float = 0.05
     """Between two heals of one session, at least."""
     replay_mb: float | None = None
-    """What the replay logs of all sessions may hold, in 10^6 bytes; None: as much as all KV can have rows. 0: none."""
+    """What is kept of rows over all sessions, for heals and audits, in 10^6 bytes; None: as much as all KV can have
+    rows. 0: none."""
+    receipts: bool = True
+    """Sign receipts for the rows that are computed."""
+    receipt_lifetime_s: float = 86_400.0
+    """How long a receipt counts; clients refuse one that expires in less than ten minutes."""
+    audit_hold_s: float = 600.0
+    """How long the rows of a closed session are kept for audits, as far as running sessions leave room."""
     announce_every_s: float = 20.0
     announce_lifetime_s: float = 60.0
     drain_timeout_s: float = 30.0

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from swarm.core.announcement import Announcement
 from swarm.core.errors import BusyError, RefusedError
-from swarm.core.ids import SessionKey
+from swarm.core.ids import PeerId, SessionKey
 from swarm.core.numerics import DTYPE_BYTES
 from swarm.core.records import read_announcement
 from swarm.server.admission import check_following, check_open
 from swarm.server.config import ServerConfig
 from swarm.server.downlink import Dialer, Downlink
 from swarm.server.gate import Gate
-from swarm.server.replay_log import Encoding, ReplayBudget, ReplayLog
+from swarm.server.kept import Kept
+from swarm.server.notary import LEAF_BYTES_HELD, Notary
+from swarm.server.passage import Stage
+from swarm.server.replay_log import Encoding, ReplayBudget
 from swarm.server.session import ServerSession
+from swarm.server.signing import Desk
+from swarm.server.tail import TailSampler
 from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
 from swarm.wire.fields import DECODE_LANE
-from swarm.wire.messages import Downstream, Hello, Open
+from swarm.wire.messages import Accept, Downstream, Hello, Open
 from swarm.wire.payload import ID_BYTES
 
 LEAVING_RETRY_S = 5.0
@@ -24,23 +31,24 @@ LEAVING_RETRY_S = 5.0
 
 
 class Reception:
-    """Admits sessions while ``draining`` is unset."""
+    """Admits sessions while ``draining`` is unset. Receipts are signed at ``desk``, or not at all."""
 
-    def __init__(self, config: ServerConfig, vitals: Vitals, dialer: Dialer) -> None:
+    def __init__(self, config: ServerConfig, vitals: Vitals, dialer: Dialer, desk: Desk | None) -> None:
         self.draining = False
         self.gate = Gate(config, vitals)
         self._config = config
         self._vitals = vitals
         self._dialer = dialer
+        self._desk = desk
         self.replay_budget = ReplayBudget(0)
         self.furnish()
 
     def furnish(self) -> None:
-        """Size the replay logs for the engine as it is now; with no session open."""
+        """Size what is kept of rows for the engine as it is now; with no session open."""
         engine, config = self._vitals.engine, self._config
-        row_bytes = ID_BYTES + engine.info.hidden_size * DTYPE_BYTES[engine.info.dtype]
+        row_bytes = ID_BYTES + engine.info.hidden_size * DTYPE_BYTES[engine.info.dtype] + LEAF_BYTES_HELD
         limit = engine.free_tokens * row_bytes if config.replay_mb is None else int(1e6 * config.replay_mb)
-        self.replay_budget = ReplayBudget(limit)
+        self.replay_budget.limit_bytes = limit
 
     def admit(self, control: FrameStream, opened: Open) -> tuple[ServerSession, Downlink | None]:
         """Reserve everything the session needs, or raise and reserve nothing.
@@ -59,8 +67,27 @@ class Reception:
         if opened.downstream is not None:
             downlink = self.way_to(opened.downstream, key, opened, opened.generation)
         slot = self.gate.reserve(control, opened)
-        log = ReplayLog(self.replay_budget)
-        return ServerSession(key, opened, slot, vitals.engine.info, control, log), downlink
+        kept = self._kept(client, opened)
+        sampler = TailSampler() if opened.head else None
+        stage = Stage(opened, slot, vitals.engine.info, recorded=kept.notary is not None, sampler=sampler)
+        return ServerSession(key, stage, control, kept), downlink
+
+    def accept(self) -> Accept:
+        """The answer to an OPEN that was admitted: the present load, and whether receipts will come."""
+        load, desk = self._vitals.accept(), self._desk
+        if desk is None:
+            return load
+        return msgspec.structs.replace(load, receipts=True, calibration=desk.calibration_digest)
+
+    def _kept(self, client: PeerId, opened: Open) -> Kept:
+        info, notary = self._vitals.engine.info, None
+        raw = Encoding("raw", info.dtype, info.hidden_size)
+        if self._desk is not None:
+            opening = self._desk.opening(client, opened, self._vitals.announcer.current)
+            notary = Notary(self._desk, opening, raw, self.replay_budget)
+            if opened.generation:
+                notary.resume(opened.signed_rows)
+        return Kept(self.replay_budget, raw, notary)
 
     def way_after_heal(self, place: Downstream, session: ServerSession, generation: int) -> Downlink:
         """Like ``way_to``, but a server that must not be dialled from here is one more lost link, not an error.

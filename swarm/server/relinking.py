@@ -35,13 +35,13 @@ class Relinker:
             raise ProtocolViolation(f"more than {config.max_relinks} heals of one session")
         _check(session, relink)
         downlink = None if relink.downstream is None else self._way_to(session, relink.downstream, relink.generation)
-        session.fence(relink.generation, relink.keep)
+        session.fence(relink.generation, relink.keep, relink.signed_rows)
         if relink.upstream is not None:
             session.be_fed_by(relink.upstream)
         if downlink is not None:
             session.lead_to(downlink)
         self._table.wake(session)
-        logged = session.log.rows
+        logged = session.kept.sent.rows
         await session.report(Relinked(relink.generation, session.kv_length, logged))
         await session.neighbours.remind(before=relink.upstream is None, after=relink.downstream is None)
         if relink.replay_hops is not None and logged >= relink.keep > 0:
@@ -59,6 +59,8 @@ def _check(session: ServerSession, relink: Relink) -> None:
         raise ProtocolViolation(f"RELINK to generation {relink.generation}, session is in {session.generation}")
     if relink.keep > session.opened.kv_tokens:
         raise ProtocolViolation(f"RELINK keeps {relink.keep} rows, but {session.opened.kv_tokens} were reserved")
+    if session.kept.settled:
+        raise ProtocolViolation("RELINK after SETTLE")
     if session.is_tail and (relink.downstream is not None or relink.replay_hops is not None):
         raise ProtocolViolation("behind the last layer there is no next server")
     near, client = session.neighbours, session.key.client

@@ -1,11 +1,12 @@
 """What a stage sent on, row by row as the wire had it, so that whoever takes over from the next server can be fed.
 
-Costs a decoded token one entry in a list and no copy: the bytes are those that went to the next server.
+Costs a decoded token one entry in a list and no copy: the bytes are those that went to the next server. What a stage
+computed is kept in the same way, for audits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from swarm.wire.payload import ID_BYTES
@@ -19,18 +20,29 @@ replayed together, where a horizon of 0 would give them all the table of the lon
 
 
 class ReplayBudget:
-    """The bytes that all logs of a server may hold together."""
+    """The bytes that all logs of a server may hold together.
+
+    ``spare`` gives up something that is kept for nobody's present need, and says whether there was anything.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self.spare: Callable[[], bool] = lambda: False
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve; False if that is more than is left."""
-        if self.used_bytes + size_bytes > self.limit_bytes:
-            return False
+        """Reserve; False if that is more than is left, even with everything spared."""
+        while self.used_bytes + size_bytes > self.limit_bytes:
+            if not self.spare():
+                return False
         self.used_bytes += size_bytes
         return True
+
+    def charge(self, size_bytes: int) -> None:
+        """Count what is held in any case, be it more than is left; negative: less of it."""
+        self.used_bytes += size_bytes
+        while size_bytes > 0 and self.used_bytes > self.limit_bytes and self.spare():
+            pass
 
     def give(self, size_bytes: int) -> None:
         """Return what was reserved."""
@@ -125,14 +137,14 @@ class ReplayLog:
         """Forget everything."""
         self.truncate(0)
 
-    def frames(self, rows: int) -> Iterator[ReplayRows]:
-        """Rows ``[0, rows)`` in frames of at most ``REPLAY_ROWS``, those of one horizon together.
+    def frames(self, rows: int, *, first: int = 0) -> Iterator[ReplayRows]:
+        """Rows ``[first, rows)`` in frames of at most ``REPLAY_ROWS``, those of one horizon together.
 
-        Made of what the log holds at the call, whatever happens to it later.
+        Made of what the log holds at the call, whatever happens to it later; none if that is fewer rows.
         """
         if self._encoding is None or rows > self.rows:
             return iter(())
-        return _frames(tuple(self._segments), self._encoding, rows)
+        return _frames(tuple(self._segments), self._encoding, first, rows)
 
     def _keep_part(self, segment: _Segment, rows: int) -> None:
         """Put the first rows of a segment back, copied, so that the rest of its memory is free."""
@@ -152,11 +164,13 @@ def _cut(tensor: Buffer, encoding: Encoding, first: int, last: int) -> tuple[Buf
     return cut_tensor(tensor, encoding.codec, encoding.dtype, encoding.hidden, first, last)
 
 
-def _frames(segments: Sequence[_Segment], encoding: Encoding, rows: int) -> Iterator[ReplayRows]:
-    done, keep = 0, 0
+def _frames(segments: Sequence[_Segment], encoding: Encoding, done: int, rows: int) -> Iterator[ReplayRows]:
+    keep = done
     pieces: list[tuple[_Segment, int, int]] = []
+    start = 0
+    """Where a segment begins."""
     for segment in segments:
-        first = 0
+        first = max(0, done - start)
         while first < segment.rows and done < rows:
             if pieces and (done - keep == REPLAY_ROWS or not _alike(pieces[0][0], segment)):
                 yield _frame(keep, pieces, encoding)
@@ -165,6 +179,7 @@ def _frames(segments: Sequence[_Segment], encoding: Encoding, rows: int) -> Iter
             pieces.append((segment, first, last))
             done += last - first
             first = last
+        start += segment.rows
     if pieces:
         yield _frame(keep, pieces, encoding)
 

@@ -22,10 +22,12 @@ from swarm.server.meter import Meter
 from swarm.server.reporting import Reporting, successors_of
 from swarm.server.serving import Serving
 from swarm.server.session import GOODBYE_S
+from swarm.server.signing import Desk
 from swarm.server.vitals import Vitals
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.transport.uplink import UplinkMeter
+from swarm.verification.calibration import Calibration
 from swarm.wire.messages import Failed
 from swarm.wire.session import Channel
 
@@ -35,7 +37,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ServerParts:
     """What a server is made of. ``speed`` is what a probe of the engine found, ``capacity_layers`` how many layers of
-    its model the machine could hold (0: what it holds)."""
+    its model the machine could hold (0: what it holds). Receipts name ``calibration``, if there is one, and hold
+    sketches."""
 
     transport: Transport
     engine: SpanEngine
@@ -43,6 +46,7 @@ class ServerParts:
     clock: Clock
     speed: SpanSpeed = UNMEASURED
     capacity_layers: int = 0
+    calibration: Calibration | None = None
 
 
 class Server:
@@ -71,13 +75,20 @@ class Server:
         self.reporting = Reporting(parts.announcer, self.vitals, successors, config)
         parts.announcer.amend(**self._described())
         dialer = Dialer(parts.transport, config.dial_timeout_s, self.pulse, self.uplink)
-        self._serving = Serving(config, self.vitals, dialer, self.reporting.changed)
+        self._serving = Serving(config, self.vitals, dialer, self.reporting.changed, self._desk())
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._broke)
 
     def _batcher(self, engine: SpanEngine, meter: Meter) -> Batcher:
         config = self.config
         return Batcher(engine, meter, batch_tokens=config.batch_tokens, queue_deadline_s=config.queue_deadline_s)
+
+    def _desk(self) -> Desk | None:
+        parts, config = self.parts, self.config
+        if not config.receipts:
+            return None
+        announcer, lifetime_s = parts.announcer, config.receipt_lifetime_s
+        return Desk(announcer.identity, parts.clock, announcer.current, lifetime_s, parts.calibration)
 
     # -- life -----------------------------------------------------------------------------------------------
 

@@ -16,14 +16,17 @@ from swarm.server.config import ServerConfig
 from swarm.server.downlink import Dialer, Downlink
 from swarm.server.idleness import Idleness
 from swarm.server.pacing import PACE_EVERY_S
+from swarm.server.passage import Passage
 from swarm.server.reception import Reception
 from swarm.server.relinking import Relinker
-from swarm.server.session import Job, ServerSession
+from swarm.server.session import ServerSession
+from swarm.server.signing import Desk
 from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
+from swarm.wire.evidence import Countersign, Settle
 from swarm.wire.fields import DECODE_LANE, Lane
-from swarm.wire.messages import Busy, Close, Failed, Hello, Open, Refused, Relink, Step
+from swarm.wire.messages import Busy, Close, Failed, Hello, Message, Noop, Open, Refused, Relink, Step
 from swarm.wire.session import Channel, Role
 
 log = logging.getLogger(__name__)
@@ -36,8 +39,15 @@ PACE_S = 0.01
 class Serving:
     """Serves control streams and links. ``changed`` is told whenever a session opens or closes."""
 
-    def __init__(self, config: ServerConfig, vitals: Vitals, dialer: Dialer, changed: Callable[[], None]) -> None:
-        self.reception = Reception(config, vitals, dialer)
+    def __init__(
+        self,
+        config: ServerConfig,
+        vitals: Vitals,
+        dialer: Dialer,
+        changed: Callable[[], None],
+        desk: Desk | None = None,
+    ) -> None:
+        self.reception = Reception(config, vitals, dialer, desk)
         self.idleness = Idleness(config, vitals.clock)
         self._relinker = Relinker(config, self.reception, vitals.table, vitals.clock)
         self._config = config
@@ -75,7 +85,7 @@ class Serving:
             return
         try:
             async with self._registered(session, downlink):
-                await control.send(self._vitals.accept())
+                await control.send(self.reception.accept())
                 if not await self._closed_by_client(session):
                     self._vitals.batcher.forget(session)
                     await session.say_goodbye()
@@ -103,16 +113,27 @@ class Serving:
         """Do what the client says until it closes the session; its no-ops are no use of it."""
         clock = self._vitals.clock
         while not isinstance(message := (await session.control.receive()).message, Close):
-            if not isinstance(message, Relink):
-                await clock.sleep(PACE_S)
-                continue
             try:
-                await self._relinker.relink(session, message)
+                await self._obey(session, message)
             except ProtocolViolation as error:
                 log.warning("session %s: %s", session.key, error)
                 session.end(Failed("client", str(error)))
                 return
-            self.idleness.touch(session, clock.monotonic_s())
+            if not isinstance(message, Noop):
+                self.idleness.touch(session, clock.monotonic_s())
+
+    async def _obey(self, session: ServerSession, message: Message) -> None:
+        notary = session.kept.notary
+        if isinstance(message, Relink):
+            await self._relinker.relink(session, message)
+        elif isinstance(message, Settle | Countersign) and notary is None:
+            raise ProtocolViolation(f"{type(message).__name__} where no receipts are signed")
+        elif isinstance(message, Settle) and notary is not None:
+            await notary.settle(message.keep)
+        elif isinstance(message, Countersign) and notary is not None:
+            notary.countersigned(message)
+        else:
+            await self._vitals.clock.sleep(PACE_S)
 
     @asynccontextmanager
     async def _registered(self, session: ServerSession, downlink: Downlink | None) -> AsyncIterator[None]:
@@ -123,7 +144,7 @@ class Serving:
         self._changed()
         self.idleness.touch(session, vitals.clock.monotonic_s())
         tasks = Tasks(partial(_session_broke, session))
-        session.start(tasks, self._left)
+        session.start(tasks, partial(self._left, session), partial(vitals.batcher.notify, session))
         tasks.spawn(self._keep_pace(session), name="pace")
         if downlink is not None:
             session.lead_to(downlink)
@@ -131,7 +152,6 @@ class Serving:
             yield
         finally:
             session.closed = True
-            session.log.close()
             vitals.table.remove(session)
             self.reception.gate.left(session)
             self.idleness.forget(session)
@@ -140,9 +160,10 @@ class Serving:
                 vitals.meter.rest()
             self._changed()
             await tasks.close()
+            session.kept.close()
             await session.neighbours.close()
 
-    def _left(self, session: ServerSession, job: Job) -> None:
+    def _left(self, session: ServerSession, job: Passage) -> None:
         """A step has left: there may be room for another."""
         decode = job.lane == DECODE_LANE and isinstance(job.step, Step)
         session.paces.left(self._vitals.clock.monotonic_s() - job.arrived_s, decode=decode)

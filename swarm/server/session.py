@@ -5,85 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-
-import msgspec
+from dataclasses import dataclass
 
 from swarm.core.errors import NetworkError, ProtocolViolation, SwarmError
 from swarm.core.ids import SessionKey
 from swarm.core.limits import MAX_HEADER_BYTES, MAX_PENDING_STEPS, MAX_SAMPLED_ROWS, MAX_STEP_ROWS
-from swarm.core.spans import Span
-from swarm.decoding.sampling import Choice
-from swarm.engine.kv import KVSlot
-from swarm.engine.work import Output, SpanInfo, Work
 from swarm.runtime.tasks import Tasks
 from swarm.server.downlink import Downlink
+from swarm.server.kept import Kept
 from swarm.server.neighbours import Neighbours
+from swarm.server.outbox import Outbox
 from swarm.server.pacing import Paces
-from swarm.server.replay_log import ReplayLog
-from swarm.server.tail import TailSampler, hidden_result, sampled_result
+from swarm.server.passage import Passage, Stage
 from swarm.transport.framing import FrameStream
-from swarm.wire.fields import PREFILL_LANE, Lane
+from swarm.wire.fields import Lane
 from swarm.wire.frames import Frame
-from swarm.wire.messages import Failed, LinkLost, Message, Open, Replay, Replayed, Step, Upstream
-from swarm.wire.payload import ID_BYTES, Ids, pack_ids, split_payload
+from swarm.wire.messages import Failed, LinkLost, Message, Replay, Step, Upstream
+from swarm.wire.payload import ID_BYTES, Ids, split_payload
 from swarm.wire.session import Phase, StepSequencer
-from swarm.wire.tensors import Buffer, cast_rows, decode_tensor, encode_tensor, tensor_bytes
+from swarm.wire.tensors import Buffer, decode_tensor, tensor_bytes
 
-MAX_OUTBOX_STEPS = 4
-"""Computed steps that wait for a slow link before this session stops computing more."""
 MAX_INBOX_BYTES = 8 * 1024 * 1024
 """Payload that waits for the engine before this session's links are read no further."""
 GOODBYE_S = 2.0
 """How long a client that reads nothing may hold up the end of its session."""
 
 
-@dataclass(slots=True)
-class Job:
-    """A step whose turn has come, or replayed rows, with the input as the engine takes it."""
+@dataclass(slots=True, kw_only=True)
+class Job(Passage):
+    """A session's step whose turn has come, or replayed rows."""
 
     session: ServerSession
-    step: Step | Replay
-    ids: Ids | None
-    tensor: Buffer | None
-    lane: Lane
-    size_bytes: int = 0
-    ready_s: float = 0.0
-    """When its turn might have come, on the event loop's clock."""
-    arrived_s: float = 0.0
-    """When it and every step before it were here, on the server's clock."""
-    choices: list[Choice] = field(default_factory=list)
-    output: Output | None = None
-
-    def work(self) -> Work:
-        """The engine's view of this step."""
-        session, step = self.session, self.step
-        return Work(
-            slot=session.slot,
-            keep=step.keep,
-            hidden=self.tensor,
-            token_ids=self.ids if self.tensor is None else None,
-            rows=step.rows,
-            horizon=step.horizon,
-            want=self._want() if session.is_tail else step.rows,
-            logits=session.opened.head,
-            span=Span(session.opened.start, session.opened.end),
-        )
-
-    def computed(self, output: Output) -> None:
-        """In the compute thread: take what came out, and sample if tokens are chosen here."""
-        self.output = output
-        sampler = self.session.sampler
-        if sampler is None:
-            return
-        if isinstance(self.step, Replay):
-            sampler.recall(self.step.keep, self.ids)
-        else:
-            self.choices = sampler.advance(self.step, self.ids, output.logits)
-
-    def _want(self) -> int:
-        return self.step.want if isinstance(self.step, Step) else 0
 
 
 class ServerSession:
@@ -93,15 +45,15 @@ class ServerSession:
     who takes the neighbour's place (``fence``, ``neighbours``).
     """
 
-    def __init__(
-        self, key: SessionKey, opened: Open, slot: KVSlot, info: SpanInfo, control: FrameStream, log: ReplayLog
-    ) -> None:
+    def __init__(self, key: SessionKey, stage: Stage, control: FrameStream, kept: Kept) -> None:
+        opened = stage.opened
         self.key = key
+        self.stage = stage
         self.opened = opened
-        self.slot = slot
+        self.slot = stage.slot
         self.control = control
-        self.log = log
-        self.is_tail = opened.downstream is None
+        self.kept = kept
+        self.is_tail = stage.is_tail
         self.computing = False
         self.closed = False
         self.steps_taken = 0
@@ -113,19 +65,16 @@ class ServerSession:
         self.gone = asyncio.Event()
         """Set when nothing of the session is left here."""
         self.neighbours = Neighbours(key.client, opened.upstream, opened.generation, self.tell_lost)
-        self.sampler = TailSampler() if opened.head else None
         self.inbox: deque[Job] = deque()
-        self._info = info
         self._tasks: Tasks
-        self._sent: Callable[[ServerSession, Job], None]
+        self._sent: Callable[[Passage], None]
         self._forwarding: asyncio.Task[None] | None = None
         self._replaying: asyncio.Task[None] | None = None
         self._inbox_bytes = 0
         self._taken = asyncio.Event()
         self._running: Job | None = None
         self._cut: int | None = None
-        self._outbox: deque[Job] = deque()
-        self._computed = asyncio.Event()
+        self._outbox = Outbox(stage, control, self.neighbours, kept, self._is_current)
         self._sequencer: StepSequencer[Job] = StepSequencer(
             capacity_tokens=opened.kv_tokens, generation=opened.generation
         )
@@ -137,7 +86,8 @@ class ServerSession:
     @property
     def ready(self) -> bool:
         """True if the next step may be computed now."""
-        return bool(self.inbox) and not (self.computing or self.closed) and len(self._outbox) < MAX_OUTBOX_STEPS
+        held_up = self.computing or self.closed or self._outbox.full or self.kept.behind
+        return bool(self.inbox) and not held_up
 
     @property
     def working(self) -> bool:
@@ -145,30 +95,39 @@ class ServerSession:
         return self.computing or self.ready
 
     @property
-    def oldest(self) -> Job | None:
+    def oldest(self) -> Passage | None:
         """Of the steps that are here, the one that came first."""
         running = self._running if self.computing else None
-        return next(iter(self._outbox), None) or running or next(iter(self.inbox), None)
+        return self._outbox.oldest or running or next(iter(self.inbox), None)
 
     @property
     def max_step_frame_bytes(self) -> int:
         """The largest frame a step of this session can make."""
         rows = min(self.opened.kv_tokens, MAX_STEP_ROWS)
-        tensor = tensor_bytes("raw", "float32", rows, self._info.hidden_size)
+        tensor = tensor_bytes("raw", "float32", rows, self.stage.info.hidden_size)
         return MAX_HEADER_BYTES + rows * ID_BYTES + tensor + 2
 
     # -- in -------------------------------------------------------------------------------------------------
 
     def offer(self, frame: Frame, lane: Lane, now_s: float) -> bool:
-        """Take a step from a link; False if nothing is to be done now: a no-op, or a step that is stale or early.
+        """Take a step from a link; False if nothing is to be done now: a no-op, or a step that is stale, early or late.
 
         ``ProtocolViolation`` if the step, or its payload, cannot be right.
         """
         message = frame.message
-        if not isinstance(message, Step | Replay):
+        if not isinstance(message, Step | Replay) or self.kept.settled:
             return False
-        ids, tensor = split_payload(message, frame.payload)
-        job = Job(self, message, ids, self._input(message, ids, tensor), lane, len(frame.payload))
+        ids, came = split_payload(message, frame.payload)
+        job = Job(
+            session=self,
+            stage=self.stage,
+            step=message,
+            ids=ids,
+            came=came,
+            tensor=self._input(message, ids, came),
+            lane=lane,
+            size_bytes=len(frame.payload),
+        )
         self.steps_taken += 1
         taken = self._in_order(job, message)
         for released in taken:
@@ -198,7 +157,8 @@ class ServerSession:
             if ids is None or len(tensor):
                 raise ProtocolViolation("the head server of a session with embeddings takes token ids and no tensor")
             return None
-        return decode_tensor(tensor, self.opened.codec, self._info.dtype, step.rows, self._info.hidden_size)
+        info = self.stage.info
+        return decode_tensor(tensor, self.opened.codec, info.dtype, step.rows, info.hidden_size)
 
     # -- computing ------------------------------------------------------------------------------------------
 
@@ -217,9 +177,8 @@ class ServerSession:
     def done(self, job: Job) -> None:
         """A step was computed; queue it for sending."""
         self._rest()
-        if not self.closed and self._is_current(job):
-            self._outbox.append(job)
-            self._computed.set()
+        if self._is_current(job):
+            self._outbox.put(job)
 
     def failed(self, job: Job, error: SwarmError) -> None:
         """A step could not be computed: that ends the session, unless a heal has voided the step meanwhile."""
@@ -234,70 +193,32 @@ class ServerSession:
             self.slot.length = min(self.slot.length, self._cut)
             self._cut = None
 
-    def _is_current(self, job: Job) -> bool:
-        """False if a heal or a rollback has voided a step since it came."""
+    def _is_current(self, job: Passage) -> bool:
+        """False if a heal or a rollback has voided a step since it came, or the session is over."""
+        if self.closed:
+            return False
         if isinstance(job.step, Replay):
             return job.step.generation == self.generation
         return self._sequencer.is_current(job.step)
 
     # -- out ------------------------------------------------------------------------------------------------
 
-    def start(self, tasks: Tasks, sent: Callable[[ServerSession, Job], None]) -> None:
-        """Begin to send, with ``tasks`` that whoever calls closes; ``sent`` is told when a step has left."""
+    def start(self, tasks: Tasks, sent: Callable[[Passage], None], notify: Callable[[], None]) -> None:
+        """Begin to send and to sign, with ``tasks`` that whoever calls closes.
+
+        ``sent`` is told of each step that has left, ``notify`` that there may be something to compute again.
+        """
         self._tasks, self._sent = tasks, sent
-        self._forwarding = tasks.spawn(self._forward(), name="forward")
+        self._forwarding = tasks.spawn(self._outbox.send(sent), name="forward")
+        if self.kept.notary is not None:
+            tasks.spawn(self._sign(notify), name="sign receipts")
 
-    async def _forward(self) -> None:
-        """Send computed steps in order until cancelled."""
-        while not self.closed:
-            if not self._outbox:
-                self._computed.clear()
-                await self._computed.wait()
-                continue
-            job = self._outbox[0]
-            if self._is_current(job):
-                with suppress(NetworkError):  # whoever reads that stream sees the same, and tells the client
-                    await self._send(job)
-            self._outbox.popleft()
-            self._sent(self, job)
-
-    async def _send(self, job: Job) -> None:
-        step = job.step
-        if isinstance(step, Step):
-            await (self._answer(job, step) if self.is_tail else self._push(job, step))
-            return
-        if step.hops:
-            await self._push(job, msgspec.structs.replace(step, hops=step.hops - 1), PREFILL_LANE)
-            return
-        if not self.is_tail:
-            self._note(job)
-        await self.control.send(Replayed(step.generation, step.keep + step.rows))
-
-    async def _push(self, job: Job, step: Step | Replay, lane: Lane | None = None) -> None:
-        if self.neighbours.downlink is None:
-            raise ProtocolViolation("a middle stage must have a next server")
-        ids, tensor = self._note(job)
-        await self.neighbours.downlink.send(job.lane if lane is None else lane, step, ids, tensor)
-
-    def _note(self, job: Job) -> tuple[bytes, Buffer]:
-        """A step's ids and rows as the next server takes them; they are kept for whoever may take its place."""
-        if self.neighbours.downlink is None or job.output is None or job.output.hidden is None:
-            raise ProtocolViolation("a middle stage must have rows to pass on")
-        step, encoding = job.step, self.neighbours.downlink.encoding
-        rows = cast_rows(job.output.hidden, self._info.dtype, encoding.dtype)
-        tensor = encode_tensor(rows, encoding.codec, encoding.dtype, encoding.hidden)
-        ids = pack_ids(job.ids) if job.ids is not None else b""
-        self.log.append(step.keep, step.rows, ids, tensor, encoding, step.horizon)
-        return ids, tensor
-
-    async def _answer(self, job: Job, step: Step) -> None:
-        if self.sampler is not None:
-            await self.control.send(sampled_result(step, job.choices))
-            return
-        hidden = job.output.hidden if job.output is not None else None
-        rows = step.want if hidden is not None else 0
-        tensor = encode_tensor(hidden or b"", self.opened.codec, self._info.dtype, self._info.hidden_size)
-        await self.control.send(hidden_result(step, rows), *([tensor] if rows else []))
+    async def _sign(self, notify: Callable[[], None]) -> None:
+        assert self.kept.notary is not None
+        try:
+            await self.kept.notary.run(self.report, notify)
+        except ProtocolViolation as error:
+            self.end(Failed("client", str(error)))
 
     async def report(self, message: Message) -> None:
         """Tell the client, if it is still there to be told."""
@@ -318,13 +239,16 @@ class ServerSession:
 
     def lead_to(self, downlink: Downlink) -> None:
         """From now on rows go to this next server."""
-        self.log.readdress(downlink.encoding)
+        self.kept.sent.readdress(downlink.encoding)
         self.neighbours.lead_to(downlink, self._tasks)
 
     # -- healing --------------------------------------------------------------------------------------------
 
-    def fence(self, generation: int, keep: int) -> None:
-        """Enter a higher generation: everything under way is void, and ``keep`` rows remain."""
+    def fence(self, generation: int, keep: int, signed_rows: int) -> None:
+        """Enter a higher generation: everything under way is void, and ``keep`` rows remain.
+
+        Windows below ``signed_rows`` are signed for good.
+        """
         self._sequencer.fence(generation)
         self.inbox.clear()
         self._inbox_bytes = 0
@@ -333,8 +257,8 @@ class ServerSession:
         for task in (self._forwarding, self._replaying):
             if task is not None:
                 task.cancel()  # what it waits to send is void, and a frozen neighbour may never take it
-        self._forwarding = self._tasks.spawn(self._forward(), name="forward")
-        self.log.truncate(keep)
+        self._forwarding = self._tasks.spawn(self._outbox.send(self._sent), name="forward")
+        self.kept.fence(generation, keep, signed_rows)
         if self.computing:
             self._cut = min(keep, keep if self._cut is None else self._cut)
         else:
@@ -350,16 +274,8 @@ class ServerSession:
 
     def replay(self, rows: int, hops: int) -> None:
         """Send the first ``rows`` that were logged to the next server, in the background."""
-        self._replaying = self._tasks.spawn(self._replay(rows, hops), name="replay")
-
-    async def _replay(self, rows: int, hops: int) -> None:
-        downlink, generation = self.neighbours.downlink, self.generation
-        if downlink is None:
-            return
-        with suppress(NetworkError):  # whoever watches the link tells the client
-            for part in self.log.frames(rows):
-                message = Replay(generation, part.keep, part.rows, part.ids, part.horizon, hops)
-                await downlink.send(PREFILL_LANE, message, *part.parts)
+        replaying = self._outbox.replay(rows, self.generation, hops)
+        self._replaying = self._tasks.spawn(replaying, name="replay")
 
     # -- ending ---------------------------------------------------------------------------------------------
 

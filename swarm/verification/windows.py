@@ -82,6 +82,7 @@ class WindowBuilder:
         every window is signed by all in one state.
         """
         self._next_window = signed_rows // WINDOW_ROWS
+        self._committed = min(self._committed, signed_rows)
         self._forget_receipts()
 
     def replayed(self, leaves: Sequence[Leaf]) -> None:
@@ -118,6 +119,10 @@ class WindowBuilder:
         if self._next_window * WINDOW_ROWS < self.length:
             due.append(self._receipt(expires_s))
         return due
+
+    def leaves(self, first: int, last: int) -> list[bytes]:
+        """The leaves of rows ``[first, last)``, signed or not, in canonical form; fewer if fewer are held."""
+        return self._leaves[first:last]
 
     def signed_window(self, window: int) -> tuple[Receipt, list[bytes]] | None:
         """The receipt that counts for a window and the leaves it was made over; None if there is none of ours."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fakes import FakeClient, heard
@@ -13,12 +13,14 @@ from swarm.core.records import sign_record
 from swarm.core.sampling import SamplingParams
 from swarm.core.spans import Span
 from swarm.transport.framing import FrameStream
+from swarm.wire.evidence import Signed
 from swarm.wire.fields import DECODE_LANE, LANES, PREFILL_LANE, Lane
 from swarm.wire.messages import (
     Accept,
     Answer,
     Downstream,
     LinkLost,
+    Open,
     Relink,
     Relinked,
     Replay,
@@ -39,6 +41,10 @@ class Place:
     secret: bytes
     span: Span
     control: FrameStream | None = None
+    opened: Open | None = None
+    accepted: Accept | None = None
+    receipts: list[Signed] = field(default_factory=list)
+    """Those that came before what was waited for."""
 
     def upstream(self, peer: str) -> Upstream:
         return Upstream(peer, self.secret)
@@ -95,13 +101,16 @@ class HandChain:
             "downstream": None if following is None else following.downstream(),
             "generation": self.generation,
         }
-        place.control, reply = await self.client.open(place.node, **(fields | self.opening))
+        fields |= self.opening
+        place.opened = self.client.opening(place.node, **fields)
+        place.control, reply = await self.client.open(place.node, **fields)
         assert isinstance(reply, Accept), reply
+        place.accepted = reply
 
     async def heard(self, place: Place) -> Any:
         """What a server says next, but for old news: whom it lost before the last heal."""
         assert place.control is not None
-        while isinstance(message := await heard(place.control), LinkLost):
+        while isinstance(message := await heard(place.control, place.receipts), LinkLost):
             assert message.generation < self.generation, message
         return message
 

@@ -20,6 +20,7 @@ from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
 from swarm.transport.pulse import PulseKeeper
+from swarm.wire.evidence import Signed
 from swarm.wire.fields import DECODE_LANE, Lane
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Accept, Downstream, Hello, Open, Pace, Result, Step, Upstream
@@ -133,10 +134,11 @@ class FakeClient:
         await self.transport.close()
 
 
-async def heard(control: FrameStream) -> Any:
-    """The next message that says something new."""
-    while isinstance(message := (await control.receive()).message, Pace):
-        pass
+async def heard(control: FrameStream, receipts: list[Signed] | None = None) -> Any:
+    """The next message that says something new; receipts, which come at any time, are put into ``receipts``."""
+    while isinstance(message := (await control.receive()).message, Pace | Signed):
+        if isinstance(message, Signed) and receipts is not None:
+            receipts.append(message)
     return message
 
 

@@ -1,0 +1,64 @@
+"""What a session's rows leave behind at a server: as sent, as computed, and what is signed of them."""
+
+from __future__ import annotations
+
+from swarm.server.notary import Notary
+from swarm.server.notes import Note
+from swarm.server.replay_log import Encoding, ReplayBudget, ReplayLog
+
+
+class Kept:
+    """The rows of one stage of one session, from row 0 on.
+
+    ``sent`` are those that went to the next server, for whoever takes over from it and for audits; a tail has none.
+    ``notary`` makes the receipts, or is None where none are signed; then outputs are not kept either. What a stage
+    sent as it computed it is kept once. ``raw`` is how computed rows are encoded.
+    """
+
+    def __init__(self, budget: ReplayBudget, raw: Encoding, notary: Notary | None) -> None:
+        self.sent = ReplayLog(budget)
+        self.notary = notary
+        self.raw = raw
+        self._computed = ReplayLog(budget)
+        self._alike = False
+
+    @property
+    def computed(self) -> ReplayLog:
+        """The rows as computed."""
+        return self.sent if self._alike else self._computed
+
+    @property
+    def behind(self) -> bool:
+        """See ``Notary``."""
+        return self.notary is not None and self.notary.behind
+
+    @property
+    def settled(self) -> bool:
+        """See ``Notary``."""
+        return self.notary is not None and self.notary.settled
+
+    def note(self, note: Note, mark: tuple[int, int], horizon: int) -> None:
+        """A step's rows are about to leave, or would if they had to. See ``Notary.note``.
+
+        Rows that a stage computes again to feed a newcomer replace those it computed before.
+        """
+        if self.notary is None or self.settled:
+            return
+        self._alike = note.leads_on and note.left is note.outputs
+        if not self._alike:
+            self._computed.append(note.first, note.rows, b"", note.outputs, self.raw, horizon)
+        self.notary.note(note, mark)
+
+    def fence(self, generation: int, keep: int, signed_rows: int) -> None:
+        """The chain heals: ``keep`` rows remain, and those of windows that were signed as they were signed."""
+        self.sent.truncate(keep)
+        self._computed.truncate(keep)
+        if self.notary is not None:
+            self.notary.fence(generation, keep, signed_rows)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.sent.close()
+        self._computed.close()
+        if self.notary is not None:
+            self.notary.close()
