@@ -10,6 +10,7 @@ from pathlib import Path
 
 from swarm.cli.checks import check_addresses
 from swarm.client.blocking import SwarmModel
+from swarm.client.records import Verification
 from swarm.client.request import Options
 from swarm.client.results import ChainStage, GenerationResult, Progress
 from swarm.core.errors import ConfigError
@@ -141,6 +142,12 @@ def summary(result: GenerationResult) -> str:
     )
 
 
+def attribution(found: Verification) -> str:
+    """One line about who has signed for what."""
+    wrong = "".join(f"; {problem.kind}: {problem.what}" for problem in found.problems)
+    return f"[attributed: {found.rows} rows in {found.windows} windows, by {len(found.signers)} servers{wrong}]"
+
+
 def result_json(result: GenerationResult) -> str:
     """The whole result as one JSON object."""
     return json.dumps(
@@ -163,9 +170,18 @@ def result_json(result: GenerationResult) -> str:
                 for heal in result.heals
             ],
             "exact": result.exact,
+            "verification": _verification(result.verification),
             "seed": result.seed,
         }
     )
+
+
+def _verification(found: Verification) -> dict[str, object]:
+    problems = [
+        {"kind": problem.kind, "peers": problem.peers, "what": problem.what, "proof": problem.proof.hex()}
+        for problem in found.problems
+    ]
+    return {"windows": found.windows, "rows": found.rows, "signers": found.signers, "problems": problems}
 
 
 def _stages(stages: Sequence[ChainStage]) -> list[dict[str, object]]:

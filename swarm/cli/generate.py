@@ -8,6 +8,7 @@ import sys
 from swarm.cli.asking import (
     PrefillLine,
     add_question_arguments,
+    attribution,
     connect,
     question_options,
     read_prompt,
@@ -50,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
                 line.clear()
             print(flush=True)
             print(summary(stream.result), file=sys.stderr)
+            if options.verbose:
+                print(printable(attribution(stream.result.verification)), file=sys.stderr)
     return 0
 
 

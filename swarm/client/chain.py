@@ -31,7 +31,7 @@ from swarm.wire.fields import Lane
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Accept, LinkLost, Pace, Replayed, Result, Step
 
-__all__ = ["Chain", "ChainPlan", "Feed", "Loss", "Patch", "StagePlan"]
+__all__ = ["Chain", "ChainPlan", "Feed", "LastWords", "Loss", "Patch", "StagePlan"]
 
 OPENING = Patience(dial_s=10.0, open_s=8.0, relink_s=0.0)
 MENDING = Patience(dial_s=3.0, open_s=3.0, relink_s=5.0)

@@ -11,6 +11,8 @@ from itertools import pairwise
 from swarm.client.chain import Feed, StagePlan
 from swarm.client.head import Head
 from swarm.client.healing import Healer
+from swarm.client.member import Member
+from swarm.client.settling import settle
 from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError, ProtocolViolation, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.sampling import SamplingParams
@@ -78,6 +80,7 @@ class Conversation:
         self._answer_due = True
         self._horizon = 0
         """The length of the text that the rows now held were computed as part of."""
+        self._last_ids: tuple[int, ...] = ()
 
     @property
     def position(self) -> int:
@@ -135,8 +138,16 @@ class Conversation:
         self._restart()
 
     async def close(self) -> None:
-        """End the session at every server. Idempotent."""
-        await self.healer.close()
+        """End the session at every server, once those who sign have signed what is left of it. Idempotent."""
+        await self.healer.close(self._settle)
+        last_ids, self._last_ids = self._last_ids, ()
+        if last_ids:
+            self.chain.witness.settled(self.chain.receipts.record(last_ids, self._horizon))
+
+    async def _settle(self, members: Sequence[Member]) -> None:
+        self._last_ids = self._history.token_ids
+        if self._last_ids:
+            await settle(members, self.chain.receipts, len(self._last_ids), self.chain.witness.identity)
 
     # -- steps, sent again after a heal ---------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ class Generation:
             seed=self.request.params.seed,
             logprobs=tuple(answer.logprobs),
             heals=tuple(conversation.healer.heals),
+            verification=conversation.chain.receipts.verification,
         )
 
     async def _answer(

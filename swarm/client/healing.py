@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from swarm.client.casualties import Casualties, Mercy
-from swarm.client.chain import Chain, Feed, Loss, Patch, StagePlan
+from swarm.client.chain import Chain, Feed, LastWords, Loss, Patch, StagePlan
 from swarm.client.ground import Ground
 from swarm.client.opener import BUSY_JITTER, OpenChain
 from swarm.client.outlook import Outlook
@@ -103,14 +103,14 @@ class Healer:
         self.decoding = False
         self._keeper.unwatch(self._reserve)
 
-    async def close(self) -> None:
+    async def close(self, settle: LastWords | None = None) -> None:
         """End the session at every server; whoever heals it gives up. Idempotent."""
         if self._closed.is_set():
             await self.chain.close()
             return
         self._closed.set()
         self.rest()
-        await self._opened.close()
+        await self._opened.close(settle)
 
     # -- what the steps tell --------------------------------------------------------------------------------
 

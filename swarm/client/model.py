@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Unpack
 from weakref import WeakSet
 
-from swarm.client.chain import StagePlan
 from swarm.client.choice import ModelShape
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
-from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
+from swarm.client.heads import Heads
 from swarm.client.healing import Healer, HealOptions
 from swarm.client.opener import ChainOpener, OpenerOptions, check_room
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, check_priority, read_options
 from swarm.client.results import ChainStage, GenerationResult, Progress, ProgressCallback
 from swarm.client.search import ORDINARY, Wish
+from swarm.client.settling import ENDING_S, ROOM_WAIT_S, Settlements
 from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
 from swarm.client.tokenizer import Tokenizer
+from swarm.client.witness import Witness
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, NetworkError, SwarmError
+from swarm.core.keys import Identity
 from swarm.decoding.sampling import check_bias
 from swarm.dht.protocol import Directory
 from swarm.models.files import ModelFiles
@@ -55,6 +56,8 @@ class ClientParts:
     tokenizer: Tokenizer
     reputation: ReputationStore | None = None
     """What it knows of others, and notes; None: only as long as the client lives. Closed with the client."""
+    identity: Identity | None = None
+    """The node's own, to counter-sign receipts; None: they stay without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +78,16 @@ class ClientOptions:
 
 
 class AsyncSwarmModel:
-    """A model that a swarm serves, for code that lives in the same event loop as its network."""
+    """A model that a swarm serves, for code that lives in the same event loop as its network.
+
+    ``witness`` tells whoever asks it to what was seen of servers: answers to OPEN, and sessions that are settled.
+    """
 
     def __init__(self, parts: ClientParts, options: ClientOptions) -> None:
         self.parts = parts
         self.options = options
         self.reputation = parts.reputation or ReputationStore(IN_MEMORY, parts.clock)
-        self._local_heads: dict[str, asyncio.Task[LoadedHead]] = {}
+        self.witness = Witness(parts.clock, parts.identity)
         self.sessions: WeakSet[AsyncSession] = WeakSet()
         self.streams: WeakSet[AsyncTextStream] = WeakSet()
         self._opener = ChainOpener(
@@ -95,10 +101,13 @@ class AsyncSwarmModel:
                 codec=options.codec,
                 mixed_numerics=options.mixed_numerics,
                 busy_timeout_s=options.busy_timeout_s,
+                witness=self.witness,
             ),
             self.reputation,
         )
         self._standbys = StandbyKeeper(self._opener.ground)
+        self._heads = Heads(parts.files, remote=options.remote_head, codec=options.codec, progress=options.progress)
+        self.endings = Settlements()
 
     async def generate(
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
@@ -151,9 +160,8 @@ class AsyncSwarmModel:
     async def close(self) -> None:
         """Leave the swarm; answers under way end with an error. Idempotent."""
         await asyncio.gather(*(session.close() for session in list(self.sessions)))
-        for task in self._local_heads.values():
-            task.cancel()
-        await asyncio.gather(*self._local_heads.values(), return_exceptions=True)
+        await self._heads.close()
+        await self.endings.wait(ENDING_S)
         await self._standbys.close()
         await self._opener.close()
         await self.parts.directory.close()
@@ -202,10 +210,13 @@ class AsyncSwarmModel:
         self, kv_tokens: int, report: ProgressCallback, priority: Priority, wish: Wish = ORDINARY
     ) -> Conversation:
         """A conversation on a chain with room for ``kv_tokens``."""
-        await self._expect_head()
+        if not self.options.remote_head:
+            with suppress(NetworkError):  # whoever opens the chain says what is wrong
+                await self._heads.expect(await self._opener.ground.view.look())
+        await self.endings.wait(ROOM_WAIT_S)
         opened = await self._opener.open(kv_tokens, report, priority, wish)
         try:
-            head = await self._head(opened.chain.stages)
+            head = await self._heads.of(opened.chain.stages)
         except BaseException:
             await opened.close()
             raise
@@ -213,43 +224,10 @@ class AsyncSwarmModel:
         return Conversation(
             Healer(opened, self._opener.ground, self._standbys, healing),
             head,
-            self._head,
+            self._heads.of,
             step_timeout_s=self.options.step_timeout_s,
             table_tokens=self.parts.files.short_table_tokens,
         )
-
-    async def _expect_head(self) -> None:
-        """Load the local head that the chain will most likely need: no server waits so long for a first step."""
-        if self.options.remote_head:
-            return
-        with suppress(NetworkError):  # whoever opens the chain says what is wrong
-            found = (await self._opener.ground.view.look()).listings
-            last = [item.announcement for item in found if item.announcement.end == self.parts.files.layer_count]
-            for dtype, _ in Counter(announced.numerics.dtype for announced in last).most_common(1):
-                await self._loaded_head(dtype)
-
-    async def _head(self, stages: Sequence[StagePlan]) -> Head:
-        """The remote head, or the local one in the last server's dtype."""
-        if self.options.remote_head:
-            return RemoteHead(self.parts.files.vocab_size)
-        first, last = (stage.announcement.numerics.dtype for stage in (stages[0], stages[-1]))
-        return LocalHead(await self._loaded_head(last), first_dtype=first, codec=self.options.codec)
-
-    async def _loaded_head(self, dtype: str) -> LoadedHead:
-        """The local head, loaded once."""
-        task = self._local_heads.get(dtype)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(self._load_head(dtype))
-            self._local_heads[dtype] = task
-        return await asyncio.shield(task)
-
-    async def _load_head(self, dtype: str) -> LoadedHead:
-        def load() -> LoadedHead:
-            from swarm.engine.weights import load_head  # takes seconds as well, in which the loop has beats to keep
-
-            return LoadedHead(load_head(self.parts.files, dtype=dtype, progress=self.options.progress), dtype)
-
-        return await asyncio.to_thread(load)
 
 
 class AsyncSession:
@@ -353,7 +331,7 @@ class AsyncSession:
             conversation.healer.begin(progress)
             if not conversation.chain.broken or await _healed(conversation):
                 return conversation
-            await conversation.close()
+            self._model.endings.begin(conversation.close())
         if times_closed == self._times_closed:
             conversation = await self._model.open(self._max_tokens, progress, priority, self._wish)
             if times_closed == self._times_closed:
@@ -366,12 +344,12 @@ class AsyncSession:
     async def close(self) -> None:
         """Free the KV at every server; the tokens are kept, so the session can go on over a new chain.
 
-        An answer that is under way ends with an error.
+        An answer that is under way ends with an error. The servers sign what is left of it in the background.
         """
         self._times_closed += 1
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
-            await conversation.close()
+            self._model.endings.begin(conversation.close())
 
 
 def _first(failures: BaseExceptionGroup[SwarmError]) -> SwarmError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarm.client.avoided import Avoided
-from swarm.client.chain import Chain, ChainPlan
+from swarm.client.chain import Chain, ChainPlan, LastWords
 from swarm.client.choice import ModelShape, View, priced
 from swarm.client.distances import Distances
 from swarm.client.ground import Ground
@@ -20,6 +20,7 @@ from swarm.client.results import Progress, ProgressCallback
 from swarm.client.search import ORDINARY, Search, Wish, explain
 from swarm.client.turned_away import Told, TurnedAway
 from swarm.client.view import SwarmView
+from swarm.client.witness import Witness
 from swarm.core.clock import Clock
 from swarm.core.errors import (
     BusyError,
@@ -61,6 +62,8 @@ class OpenerOptions:
     """How long to go from one failing server to the next; anybody may announce any number of servers."""
     reroute_gain: float = 0.2
     """By how much another chain must be faster, once servers have told their load, to give up the one just opened."""
+    witness: Witness | None = None
+    """Hears how servers answer, and keeps what they sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,12 @@ class OpenChain:
     noted: set[PeerId] = field(default_factory=set)
     """Who broke it and is avoided for that already."""
 
-    async def close(self) -> None:
+    async def close(self, settle: LastWords | None = None) -> None:
         """End the session at every server; see ``Chain.close``."""
-        self.ended()
-        await self.chain.close()
+        try:
+            await self.chain.close(settle)
+        finally:
+            self.ended()
 
 
 class ChainOpener:
@@ -222,7 +227,7 @@ class ChainOpener:
         """Open the chain of ``route``; raises ``ChainOpenError``, having noted who did not accept."""
         report(Progress("opening", detail=_described(route)))
         kv_tokens = search.kv_tokens
-        chain = Chain(self._plan(route, view, search), self._transport, self._pulse)
+        chain = Chain(self._plan(route, view, search), self._transport, self._pulse, self._options.witness)
         begun(chain)
         try:
             await chain.start()

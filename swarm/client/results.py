@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swarm.client.plan import StagePlan
+from swarm.client.records import NOTHING_SIGNED, Verification
 from swarm.decoding.stopping import FinishReason
 
 
@@ -62,7 +63,8 @@ class GenerationResult:
     were used up; an answer that was cut for any other reason raises instead. ``token_ids`` are all sampled tokens,
     including one that ended the answer. ``ttft_s`` runs from the call to the first token, ``tokens_per_s`` counts the
     tokens after it. ``chain`` is who served at the end, ``heals`` what happened to it on the way. ``exact`` is False
-    where the chain mixed numerics, at once or one after the other, or the wire was lossy.
+    where the chain mixed numerics, at once or one after the other, or the wire was lossy. ``verification`` is what the
+    receipts that have come show of the session so far.
     """
 
     text: str
@@ -76,6 +78,7 @@ class GenerationResult:
     seed: int
     logprobs: tuple[TokenLogprob, ...] = ()
     heals: tuple[Heal, ...] = ()
+    verification: Verification = NOTHING_SIGNED
 
 
 @dataclass(frozen=True, slots=True)
