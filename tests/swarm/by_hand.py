@@ -60,7 +60,7 @@ class HandChain:
     def __init__(self, client: FakeClient, nodes: Sequence[Node], **opening: Any) -> None:
         self.client = client
         self.opening = {"kv_tokens": 96, **opening}
-        self.generation = 0
+        self.generation = self.signed_rows = 0
         self.ids: list[int] = []
         """Whose rows the chain holds."""
         self._secrets = iter(range(1, 256))
@@ -156,9 +156,12 @@ class HandChain:
 
     # -- healing --------------------------------------------------------------------------------------------
 
-    async def heal(self, lost: Mapping[int, Sequence[Node]], keep: int | None = None) -> dict[int, Relinked]:
+    async def heal(
+        self, lost: Mapping[int, Sequence[Node]], keep: int | None = None, signed_rows: int = 0
+    ) -> dict[int, Relinked]:
         """Replace places by other servers and feed those; what each survivor said, by its place before the heal."""
         before, keep = list(self.places), len(self.ids) if keep is None else keep
+        self.opening["signed_rows"] = self.signed_rows = signed_rows
         runs = self._replace(lost)
         newcomers = [place for run in runs for place in run]
         for place in newcomers:
@@ -207,6 +210,7 @@ class HandChain:
             place.upstream(before.node.peer) if before in newcomers and before is not None else None,
             after.downstream() if after in newcomers and after is not None else None,
             hops,
+            self.signed_rows,
         )
 
     async def relink(self, place: Place, relink: Relink) -> Relinked:

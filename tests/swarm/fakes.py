@@ -62,7 +62,8 @@ class FakeClient:
 
     def __init__(self, swarm: Swarm) -> None:
         self.swarm = swarm
-        self.transport = swarm.network.transport(swarm.identity())
+        self.identity = swarm.identity()
+        self.transport = swarm.network.transport(self.identity)
         self._streams: list[Stream] = []
 
     @property
