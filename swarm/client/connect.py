@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
@@ -65,22 +66,23 @@ async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions)
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
 
-    if options.identity is not None:
-        load_or_create(options.identity)
     clock = SystemClock()
-    transport = await Libp2pTransport.create(
-        options.identity,
-        host=options.host,
-        initial_peers=tuple(options.initial_peers),
-        nat=NatOptions(dht_mode="client", serve_relay=False, port_map=False),
-    )
+    with TemporaryDirectory(prefix="swarm-") as folder:  # a new key is in a file as well, but no longer than it takes
+        key_path = options.identity or Path(folder) / "key"
+        identity = load_or_create(key_path)
+        transport = await Libp2pTransport.create(
+            key_path,
+            host=options.host,
+            initial_peers=tuple(options.initial_peers),
+            nat=NatOptions(dht_mode="client", serve_relay=False, port_map=False),
+        )
     try:
         directory = await HivemindDirectory.create(transport.p2p, options.initial_peers, clock, client_mode=True)
     except BaseException:
         await transport.close()
         raise
     codec: Codec = "int8" if options.compression == "int8" else "raw"
-    parts = ClientParts(transport, directory, clock, files, tokenizer)
+    parts = ClientParts(transport, directory, clock, files, tokenizer, identity=identity)
     client_options = ClientOptions(
         remote_head=options.head != "local",
         codec=codec,

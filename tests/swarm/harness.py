@@ -316,8 +316,10 @@ class Swarm:
 
     def client(self, head: str = "remote", **options: Any) -> AsyncSwarmModel:
         """A client node; ``options`` are those of ``ClientOptions``."""
-        transport = self.network.transport(self.identity())
-        parts = ClientParts(transport, MemoryDirectory(self.store), self.clock, self.files, self.reference.tokenizer)
+        identity, directory = self.identity(), MemoryDirectory(self.store)
+        transport = self.network.transport(identity)
+        tokenizer = self.reference.tokenizer
+        parts = ClientParts(transport, directory, self.clock, self.files, tokenizer, identity=identity)
         model = AsyncSwarmModel(parts, ClientOptions(remote_head=head == "remote", **options))
         self.models.append(model)
         return model
