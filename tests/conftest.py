@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from swarm.models import ModelFiles, resolve
+
+sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: helpers for all of them lie here
 
 # The same examples on every run and no wall-clock limit per example: a slow machine must not fail a law.
 settings.register_profile("swarm", derandomize=True, deadline=None, database=None, max_examples=100)

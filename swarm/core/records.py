@@ -11,6 +11,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from swarm.core.accusation import Accusation
 from swarm.core.announcement import Announcement
 from swarm.core.errors import BadRecordError, BadSignatureError, ConfigError
 from swarm.core.keys import RECORD_DOMAIN, SIGNATURE_BYTES, Identity, verify
@@ -24,7 +25,7 @@ CLOCK_SKEW_S = 60.0
 MODELS_KEY = f"swarm/models/{PROTOCOL_MAJOR}"
 """Where the model index stands."""
 
-AnyRecord: TypeAlias = Announcement | Metrics | ModelEntry
+AnyRecord: TypeAlias = Announcement | Metrics | ModelEntry | Accusation
 
 
 class SignedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -52,10 +53,17 @@ def shard_key(kind: type[Record], model: str, shard: str) -> str:
     return f"swarm/{name}/{PROTOCOL_MAJOR}/{model}" + (f"/{shard}" if shard else "")
 
 
+def accusation_key(model: str, subject: str) -> str:
+    """Where accusations of one server stand: each server's by itself, so that nobody's can push out another's."""
+    return f"{shard_key(Accusation, model, '')}/{subject}"
+
+
 def key_of(record: AnyRecord) -> str:
     """The only directory key under which ``record`` may stand; its subkey is ``record.peer``."""
     if isinstance(record, ModelEntry):
         return MODELS_KEY
+    if isinstance(record, Accusation):
+        return accusation_key(record.model, record.subject)
     return shard_key(type(record), record.model, shard_of(record.peer, record.shard_depth))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from random import SystemRandom
 from typing import Any, NoReturn
 
+from swarm.core.accusation import Accusation
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, PeerUnreachableError
 from swarm.core.ids import ModelId
@@ -133,6 +134,10 @@ class HivemindDirectory:
     async def entries(self) -> list[ModelEntry]:
         """See ``Directory.entries``."""
         return await self._reader.entries()
+
+    async def accusations(self, model: ModelId, subjects: Sequence[str]) -> list[Accusation]:
+        """See ``Directory.accusations``."""
+        return await self._reader.accusations(model, subjects)
 
     async def shard_depth(self, model: ModelId) -> int:
         """See ``Directory.shard_depth``."""

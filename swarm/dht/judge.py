@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections import Counter, OrderedDict
 
+from swarm.core.accusation import Accusation
 from swarm.core.errors import BadRecordError, PeerError
 from swarm.core.record_base import Record
 from swarm.core.records import CLOCK_SKEW_S, AnyRecord, key_of, read_record
 from swarm.dht.merge import Kind
+from swarm.verification.equivocation import EquivocationProof
 
 FORGET_EVERY_S = 30.0
 
@@ -17,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 class Judge:
     """``read_record`` with a memory of ``remembered_bytes``, and a count of what did not pass (``dropped``, by reason).
+
+    An accusation of equivocation counts only if its evidence proves it: nobody can store a false one.
 
     Reading a remembered record takes a microsecond, a new one about a tenth of a millisecond.
     """
@@ -29,12 +33,17 @@ class Judge:
         self.dropped: Counter[str] = Counter()
 
     def read(self, peer: str, value: bytes, *, now_s: float) -> tuple[AnyRecord, str]:
-        """``peer``'s record in its signed form ``value``, and the one key it may stand under; raises as that does."""
+        """``peer``'s record in its signed form ``value``, and the one key it may stand under; raises as that does.
+
+        Also ``BadProofError`` for evidence that proves nothing.
+        """
         known = self._known.get((peer, value))
         if known is not None and 0 < known[0].expires_s - now_s <= known[0].LIFETIME_S + CLOCK_SKEW_S:
             self._known.move_to_end((peer, value))
             return known
         record = read_record(value, now_s=now_s, expected_peer=peer)
+        if isinstance(record, Accusation) and record.evidence:
+            _check_evidence(record)
         found = record, key_of(record)
         if known is None:
             self._known[peer, value] = found
@@ -76,3 +85,9 @@ class Judge:
         """Count and note one entry that did not pass."""
         self.dropped[type(error).__name__] += 1
         _log.debug("dropped a directory record: %s", error)
+
+
+def _check_evidence(record: Accusation) -> None:
+    receipt, _ = EquivocationProof.parse(record.evidence).verify()
+    if (receipt.signer, receipt.opening.model) != (record.subject, record.model):
+        raise BadRecordError("evidence against somebody else, or about another model", peer=record.peer)

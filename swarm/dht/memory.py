@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from swarm.core.accusation import Accusation
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId
@@ -115,6 +116,10 @@ class MemoryDirectory:
     async def entries(self) -> list[ModelEntry]:
         """See ``Directory.entries``."""
         return await self._reader.entries()
+
+    async def accusations(self, model: ModelId, subjects: Sequence[str]) -> list[Accusation]:
+        """See ``Directory.accusations``."""
+        return await self._reader.accusations(model, subjects)
 
     async def shard_depth(self, model: ModelId) -> int:
         """See ``Directory.shard_depth``."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from swarm.core.accusation import Accusation
 from swarm.core.announcement import Announcement, State
 from swarm.core.listing import Listing
 from swarm.core.metrics import Metrics
@@ -15,7 +16,7 @@ from swarm.core.record_base import Record
 from swarm.core.records import AnyRecord
 from swarm.dht.sharding import longest_metrics_life_s
 
-Kind = TypeVar("Kind", Announcement, Metrics, ModelEntry)
+Kind = TypeVar("Kind", Announcement, Metrics, ModelEntry, Accusation)
 
 MAX_REMEMBERED = 32_768
 """Records of one kind and model. What comes above is shown while it is found, but not remembered."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from swarm.core.accusation import Accusation
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
@@ -47,6 +49,14 @@ class Directory(Protocol):
         """The whole model index, several entries for one model, in order of peer id (for ``model_index.should_list``).
 
         Raises as ``servers`` does.
+        """
+        ...
+
+    async def accusations(self, model: ModelId, subjects: Sequence[str]) -> list[Accusation]:
+        """What others say to have proof of against ``subjects``, servers of ``model``: valid records, newest of each.
+
+        Evidence of equivocation has been checked; everything else is a stranger's word. Reads one key for each subject;
+        of many accusations of one subject a random ``MAX_ACCUSERS`` are told. Raises as ``servers`` does.
         """
         ...
 

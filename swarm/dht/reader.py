@@ -8,15 +8,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypeAlias, TypeVar, cast
 
+from swarm.core.accusation import Accusation
 from swarm.core.announcement import Announcement, State
 from swarm.core.clock import Clock
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.core.metrics import Metrics
 from swarm.core.model_entry import ModelEntry
-from swarm.core.records import MODELS_KEY, key_of, shard_key, shard_of
+from swarm.core.records import MODELS_KEY, accusation_key, key_of, shard_key, shard_of
 from swarm.dht.judge import Judge
-from swarm.dht.merge import Kind, Newest, listings
+from swarm.dht.merge import Kind, Newest, listings, supersedes
 from swarm.dht.options import DirectoryOptions
 from swarm.dht.sharding import (
     MAX_DEPTH,
@@ -40,6 +41,8 @@ JUDGED_AT_ONCE = 64
 """Records, some 6 ms of checking signatures, before others have a turn."""
 MAX_ROUNDS = 3
 """Of reading at another depth, when a survey or a count says so."""
+MAX_ACCUSERS = 64
+"""Of one server whose word is told, drawn by lot: their signatures take 6 ms to check."""
 MAX_MODELS = 64
 """Whose spread is remembered."""
 
@@ -96,6 +99,20 @@ class Reader:
         """Every live entry of the model index, in order of peer id."""
         found = await self._admitted(ModelEntry, await self._look_up([MODELS_KEY]))
         return [entry for entry, _ in self._newest.take(ModelEntry, "", found, self._clock.wall_s())]
+
+    async def accusations(self, model: ModelId, subjects: Sequence[str]) -> list[Accusation]:
+        """See ``Directory.accusations``. Those that are told are drawn before any signature is checked."""
+        found = await self._look_up([accusation_key(str(model), subject) for subject in subjects])
+        drawn = {
+            key: self._chance.sample(items, MAX_ACCUSERS) if len(items) > MAX_ACCUSERS else items
+            for key, items in found.items()
+        }
+        newest: dict[tuple[str, str], Accusation] = {}
+        for record, _ in await self._admitted(Accusation, drawn):
+            known = newest.get((record.subject, record.peer))
+            if known is None or supersedes(record, known):
+                newest[record.subject, record.peer] = record
+        return list(newest.values())
 
     def shard_depth(self, model: ModelId) -> int:
         """See ``Directory.shard_depth``."""
