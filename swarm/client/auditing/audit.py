@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import asyncio
+from dataclasses import dataclass, replace
 
-from swarm.client.auditing.material import Material
-from swarm.client.auditing.reference import Reference
+import numpy as np
+
+from swarm.client.auditing.material import AuditFailure, FailureKind, Feed, Material, Unavailable, gather
+from swarm.client.auditing.reference import Reference, Replay
+from swarm.client.auditing.tokens import TokenTally, answered, tally
 from swarm.client.records import SessionRecord, StageRecord
-from swarm.core.ids import PeerId
+from swarm.core.errors import MisuseError, SwarmError
+from swarm.core.numerics import Numerics
 from swarm.transport.protocol import Transport
-from swarm.verification.audits import AuditPlan
-from swarm.verification.calibration import Calibration
-from swarm.verification.verdict import DENSE, Outcome, Thresholds
-from swarm.verification.whitening import Comparison
+from swarm.verification.audits import AuditPlan, plan_audit
+from swarm.verification.calibration import Calibration, Floats
+from swarm.verification.judging import judge_rows
+from swarm.verification.sequential import honest_ceiling
+from swarm.verification.sketch import SKETCH_VALUES, Sketcher, is_sketch_of
+from swarm.verification.verdict import DENSE, Outcome, Thresholds, check_comparable
+from swarm.verification.whitening import Comparison, Rows
 
-Feed = Callable[[Sequence[int]], Awaitable[bytes]]
-"""Token ids → the rows that a client with a local head sends for them, as the wire has them."""
+__all__ = [
+    "AuditFailure",
+    "AuditMeans",
+    "AuditedWindow",
+    "FailureKind",
+    "Feed",
+    "StageAudit",
+    "TokenTally",
+    "audit_stage",
+    "judge",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +46,6 @@ class AuditMeans:
     calibration: Calibration
     thresholds: Thresholds = DENSE
     feed: Feed | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTally:
-    """How the answers of one window look, given the rows that the tail's head read."""
-
-    passed: int = 0
-    soft: int = 0
-    hard: int = 0
-    uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +65,6 @@ class AuditedWindow:
     def outcome(self) -> Outcome:
         """Hard if the rows or any token are."""
         return Outcome.HARD if self.tokens.hard else self.rows
-
-
-FailureKind = Literal["refused", "contradiction", "unreachable", "no inputs", "no reference"]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFailure:
-    """Why a stage could not be judged.
-
-    ``refused``: ``peer``, the suspect, does not show what it kept, or what it shows is not what it signed.
-    ``contradiction``: its own leaves do not fit its own receipt. ``unreachable``: it was not there, or busy.
-    ``no inputs``: ``peer``, which fed the suspect, does not show what it sent, or not what the suspect received; no
-    fault of the suspect's. ``no reference``: nobody computed it again.
-    """
-
-    kind: FailureKind
-    peer: PeerId
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +102,117 @@ async def audit_stage(
     Reveals the session's secret to the suspect and to who fed it. Whatever others do ends up in ``failure``; raises
     ``MisuseError`` only for a reference of another quantization than the suspect declares, or other misuse.
     """
-    raise NotImplementedError
+    check_comparable(Numerics.parse(stage.opening.numerics), reference.numerics)
+    plan = plan_stage(record, stage, rate)
+    if plan is None:
+        return StageAudit(stage, None)
+    try:
+        material = await gather(record, stage, plan, means.transport, means.calibration.header.hidden, means.feed)
+    except Unavailable as error:
+        return StageAudit(stage, plan, failure=error.failure, fetched_bytes=error.byte_count)
+    found = await judge(material, plan, reference, means)
+    return replace(found, fetched_bytes=material.byte_count)
+
+
+def plan_stage(record: SessionRecord, stage: StageRecord, rate: float) -> AuditPlan | None:
+    """Which windows of ``stage`` are audited, and up to which row: only those whose rows can be had.
+
+    After a gap in its receipts, only what follows the last one is looked at: rows between are not signed.
+    """
+    begin = max(stage.judged_from, stage.linked_from)
+    receipts = [signed.receipt for signed in stage.receipts if signed.receipt.first >= begin]
+    plan = plan_audit(record.secret, receipts, rate)
+    if plan is None:
+        return None
+    last, known = plan.drawn[-1], set(plan.judged)
+    first = next(window for window in range(last, -1, -1) if window - 1 not in known)
+    judged = tuple(window for window in plan.judged if window >= first)
+    return replace(plan, drawn=tuple(window for window in plan.drawn if window >= first), judged=judged)
 
 
 async def judge(material: Material, plan: AuditPlan, reference: Reference, means: AuditMeans) -> StageAudit:
-    """The second half: what was gathered, judged by one more reference. Nothing is fetched."""
-    raise NotImplementedError
+    """What was gathered, judged by one reference. Nothing is fetched from the suspect.
+
+    Raises ``MisuseError`` for a reference that cannot be compared, or that does not hold the layers.
+    """
+    check_comparable(material.numerics, reference.numerics)
+    audit = StageAudit(material.stage, plan, reference=reference.name, attested=material.attested, material=material)
+    try:
+        view = await Compared.of(material, reference)
+        logits = await _logits(material, reference)
+    except MisuseError:
+        raise
+    except SwarmError as error:
+        failure = AuditFailure("no reference", material.stage.peer, error.message)
+        return replace(audit, failure=failure)
+    windows = await asyncio.to_thread(_verdicts, view, plan, means, logits)
+    known = means.thresholds.fail_error is not None and view.inputs_known
+    ceiling = honest_ceiling(material.numerics, reference.numerics) if known else None
+    return replace(audit, windows=windows, ceiling=ceiling)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Compared:
+    """A suspect's rows beside a ``reference``'s outputs ``[n, hidden]`` of the same.
+
+    ``inputs_known`` is False for a first stage whose embeddings nobody here has; then ``suspect.inputs`` are zeros.
+    """
+
+    material: Material
+    numerics: Numerics
+    suspect: Rows
+    reference: Floats
+    inputs_known: bool
+
+    @classmethod
+    async def of(cls, material: Material, reference: Reference) -> Compared:
+        """Have it computed again; raises what ``reference`` raises."""
+        first, ids, received = material.first, material.token_ids, material.received()
+        replay = Replay(material.span, material.numerics, ids, received, first, material.record.horizon)
+        outputs = await reference.outputs(replay)
+        computed = material.computed()
+        inputs = received[first:] if received is not None else await reference.embedded(ids[first:])
+        suspect = Rows(first, np.zeros_like(computed) if inputs is None else inputs, computed)
+        return cls(material, reference.numerics, suspect, outputs, inputs is not None)
+
+
+async def _logits(material: Material, reference: Reference) -> Floats | None:
+    """Of the rows that were answered, from what the suspect computed; None where no token was chosen."""
+    places = [leaf.position - material.first for leaf in answered(material)]
+    return await reference.logits(material.computed()[places]) if places else None
+
+
+def _verdicts(view: Compared, plan: AuditPlan, means: AuditMeans, logits: Floats | None) -> tuple[AuditedWindow, ...]:
+    material, calibration = view.material, means.calibration
+    found = judge_rows(
+        view.suspect, view.reference, calibration, material.span, means.thresholds, inputs_known=view.inputs_known
+    )
+    tallies = {} if logits is None else tally(material, np.asarray(logits, np.float32), view.numerics)
+    sketches = _sketches(view, calibration)
+    return tuple(
+        AuditedWindow(
+            verdict.window,
+            verdict.found,
+            verdict.outcome,
+            tallies.get(verdict.window, TokenTally()),
+            sketches.get(verdict.window),
+        )
+        for verdict in found
+        if verdict.window in plan.judged
+    )
+
+
+def _sketches(view: Compared, calibration: Calibration) -> dict[int, bool]:
+    """By window, whether the signed sketches are those of the rows; nothing where the server makes none."""
+    material = view.material
+    if material.stage.opening.calibration != calibration.digest() or not view.inputs_known:
+        return {}
+    sketcher, result = Sketcher.of(calibration, material.span), {}
+    for window, rows in view.suspect.windows():
+        begin = rows.first - material.first
+        leaves = material.leaves[begin : begin + len(rows.inputs)]
+        signed = np.frombuffer(b"".join(leaf.sketch for leaf in leaves), np.int8).reshape(-1, SKETCH_VALUES)
+        with np.errstate(all="ignore"):
+            update = np.asarray(rows.outputs, np.float32) - np.asarray(rows.inputs, np.float32)
+        result[window] = is_sketch_of(signed, sketcher.sketch(update, first=rows.first))
+    return result
