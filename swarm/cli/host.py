@@ -37,6 +37,7 @@ from swarm.server.seat import Seat, facts_of
 from swarm.server.service import Server, ServerParts
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
+from swarm.verification.calibration import Calibration
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ class Host:
     files: ModelFiles
     identity: Identity
     identity_path: Path
+    calibration: Calibration | None
 
     async def serve(self) -> int:
         """Join, load, prove, announce, serve until a signal or a fatal error, leave. Returns the exit code."""
@@ -153,6 +155,8 @@ class Host:
             idle_timeout_s=self.options.idle_timeout,
             drain_timeout_s=self.options.drain_timeout,
             replay_mb=self.options.replay_mb,
+            receipts=not self.options.no_receipts,
+            audit_hold_s=self.options.audit_hold,
             region=self.options.region,
             public_name=self.options.public_name,
         )
@@ -162,7 +166,13 @@ class Host:
     async def _run(self, ready: Ready, loader: Loader) -> int:
         node, engine, speed = ready.node, ready.loaded.opened.engine, ready.loaded.speed
         parts = ServerParts(
-            node.transport, engine, ready.announcer, SystemClock(), speed, capacity_layers=ready.seat.capacity_layers
+            node.transport,
+            engine,
+            ready.announcer,
+            SystemClock(),
+            speed,
+            capacity_layers=ready.seat.capacity_layers,
+            calibration=self.calibration,
         )
         server = Server(parts, self._config())
         await server.start()

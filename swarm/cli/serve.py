@@ -11,15 +11,18 @@ from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.cli.signals import stop_imports
 from swarm.core.errors import ConfigError, SwarmError
+from swarm.core.ids import ModelId
 from swarm.core.limits import MAX_NAME_CHARS
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS
 from swarm.core.spans import Span
 from swarm.models.progress import ProgressLine
 from swarm.models.resolve import resolve
+from swarm.runtime.calibrations import find_calibration, read_calibration
 from swarm.runtime.folders import data_folder
 from swarm.runtime.identity import IdentityLock, load_or_create
 from swarm.server.config import ServerConfig
 from swarm.server.placing_config import PlacingConfig
+from swarm.verification.calibration import Calibration
 
 DEFAULTS = ServerConfig()
 PLACING = PlacingConfig()
@@ -64,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--region", default="", help="where it stands, in any words: pipelines stay inside a region")
     _add_moving(parser)
     _add_computing(parser)
+    _add_signing(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
 
 
@@ -86,10 +90,11 @@ def _add_computing(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--dtype", default="auto", choices=("auto", *DTYPE_BYTES), help="auto: the checkpoint's own")
     how.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of the weights, by bitsandbytes")
     how.add_argument("--kv-tokens", type=int, metavar="N", help="KV budget over all sessions (default: a quarter of "
-                     "free memory)")  # fmt: skip
-    how.add_argument("--replay-mb", type=float, metavar="MB", help="what is kept of rows sent on, to feed who takes "
-                     "over from the next server (default: room for all of the KV's; 0: nothing, healing is "
-                     "slower)")  # fmt: skip
+                     "free memory, of which --replay-mb is no part)")  # fmt: skip
+    how.add_argument("--replay-mb", type=float, metavar="MB", help="main memory for rows that were sent on, to feed "
+                     "who takes over from the next server, and for audits (default: room for all of the KV's, hidden "
+                     "size times dtype and 194 bytes each; 0: nothing, healing is slower and audits of this server "
+                     "fail)")  # fmt: skip
     how.add_argument("--max-memory", nargs="+", default=[], metavar="DEVICE=SIZE", help="spread the span over several "
                      "devices, GPUs first: 0=8GB 1=8GB cpu=16GB")  # fmt: skip
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of one forward (default: torch's choice)")
@@ -98,6 +103,16 @@ def _add_computing(parser: argparse.ArgumentParser) -> None:
                      help="close a session without a step for this long (default: 300 s)")  # fmt: skip
     how.add_argument("--drain-timeout", type=float, default=DEFAULTS.drain_timeout_s, metavar="S",
                      help="how long Ctrl-C lets running sessions finish (default: 30 s)")  # fmt: skip
+
+
+def _add_signing(parser: argparse.ArgumentParser) -> None:
+    signing = parser.add_argument_group("receipts, by which clients know who answered")
+    signing.add_argument("--calibration", type=Path, metavar="FILE", help="what the model's rows look like, for the "
+                         "sketches in receipts (default: the one that `swarm calibrate` stored, if any)")  # fmt: skip
+    signing.add_argument("--no-receipts", action="store_true", help="sign nothing; clients that verify go elsewhere")
+    signing.add_argument("--audit-hold", type=float, default=DEFAULTS.audit_hold_s, metavar="S",
+                         help="keep the rows of closed sessions so long, in what running ones leave of --replay-mb "
+                         "(default: 600 s); clients cannot audit later")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -117,17 +132,35 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
         identity = load_or_create(path)
         progress = console.progress if options.json else ProgressLine(sys.stderr)
         files = resolve(options.model, revision=options.revision, progress=progress)
+        calibration = calibration_for(files.model_id, options)
         told = None if options.blocks == AUTO else Span.parse(options.blocks).within(files.layer_count)
         most = f"up to {options.num_blocks} layers" if options.num_blocks else "as many layers as fit"
         console.event(
             "starting",
             f"Starting a server for {most if told is None else f'layers {told}'} of {files.name}…",
             span=None if told is None else [told.start, told.end],
+            receipts=not options.no_receipts,
+            calibration=None if calibration is None else calibration.digest().hex(),
         )
         with stop_imports():
             from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
 
-        return asyncio.run(Host(options, console, files, identity, path).serve())
+        return asyncio.run(Host(options, console, files, identity, path, calibration).serve())
+
+
+def calibration_for(model: ModelId, options: argparse.Namespace) -> Calibration | None:
+    """The file that was named, else what is stored for ``model``, if anything; None where nothing is signed.
+
+    Raises ``ModelError`` for a file that is missing, damaged, or another model's.
+    """
+    if options.no_receipts:
+        return None
+    if options.calibration is not None:
+        return read_calibration(options.calibration, model)
+    try:
+        return find_calibration(model)
+    except ConfigError:
+        return None  # a user without a home has stored nothing
 
 
 def check(options: argparse.Namespace) -> None:
@@ -160,7 +193,9 @@ def _check_figures(options: argparse.Namespace) -> None:
         value = getattr(options, flag)
         if value is not None and value < 1:
             raise ConfigError(f"{_spelled(flag)} is {value}", hint="give at least 1")
-    for flag in ("idle_timeout", "drain_timeout"):
+    if options.no_receipts and options.calibration is not None:
+        raise ConfigError("--calibration is for receipts", hint="leave out --no-receipts, or the calibration")
+    for flag in ("idle_timeout", "drain_timeout", "audit_hold"):
         if not getattr(options, flag) >= 0:  # a NaN fails this too
             raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
     if options.replay_mb is not None and not 0 <= options.replay_mb < float("inf"):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from swarm.cli.blocks import fields, sentence
-from swarm.cli.serve import add_arguments, check
-from swarm.core.errors import ConfigError
+from swarm.cli.serve import add_arguments, calibration_for, check
+from swarm.core.errors import ConfigError, ModelError
+from swarm.core.ids import ModelId
 from swarm.core.spans import Span
+from swarm.runtime.calibrations import calibration_path, store_calibration
 from swarm.scheduling.intents import Choice
+from swarm.verification.calibration import Calibration, calibrate
+
+MODEL = ModelId("org/name", "v1", "0123456789abcdef")
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -38,6 +45,9 @@ def test_blocks_are_chosen_unless_told() -> None:
         (("--claim-wait", "inf"), "--claim-wait"),
         (("--replay-mb", "-1"), "--replay-mb"),
         (("--replay-mb", "nan"), "--replay-mb"),
+        (("--audit-hold", "-1"), "--audit-hold"),
+        (("--audit-hold", "nan"), "--audit-hold"),
+        (("--no-receipts", "--calibration", "x"), "--calibration"),
         (("--region", "a\nb"), "--region"),
         (("--region", "x" * 65), "--region"),
     ],
@@ -57,3 +67,37 @@ def test_the_choice_in_one_sentence_and_in_figures() -> None:
     }  # fmt: skip
     same = Choice(Span(0, 1), "it held them before", 5.0, 5.0)
     assert sentence("Taking", same) == "Taking layer 0: it held them before. The swarm's predicted 5 tokens/s stay."
+
+
+def made(model: ModelId) -> Calibration:
+    states = np.random.default_rng(0).standard_normal((4, 80, 8)).cumsum(axis=0)
+    return calibrate(model, states, np.ones(80, bool), text="test")
+
+
+def test_the_calibration_that_is_named_or_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert calibration_for(MODEL, options()) is None
+    calibration, path = made(MODEL), calibration_path(MODEL)
+    path.parent.mkdir(parents=True)
+    store_calibration(calibration, path)
+    stored = calibration_for(MODEL, options())
+    assert stored is not None
+    assert stored.digest() == calibration.digest()
+    assert calibration_for(MODEL, options("--no-receipts")) is None
+    other = tmp_path / "other"
+    store_calibration(made(ModelId("org/other", "v1", "0123456789abcdef")), other)
+    with pytest.raises(ModelError, match="org/other"):
+        calibration_for(MODEL, options("--calibration", str(other)))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="cut short"):
+        calibration_for(MODEL, options())
+
+
+def test_a_user_without_a_home_has_no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert calibration_for(MODEL, options()) is None
