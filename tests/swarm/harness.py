@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from virtual_time import LoopClock
 
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.records import SessionRecord
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.announcement import Announcement
 from swarm.core.ids import PeerId
@@ -232,6 +233,9 @@ class Swarm:
         self.store = MemoryDirectoryStore(self.clock)
         self.nodes: list[Node] = []
         self.models: list[AsyncSwarmModel] = []
+        self.records: list[SessionRecord] = []
+        """Of every session that was settled; unless somebody lies, no receipt is ever wrong or missing."""
+        self.liars = False
         self._engines = engines
         self._listed: list[asyncio.Task[None]] = []
         self._delay_s = 0.0
@@ -321,6 +325,7 @@ class Swarm:
         tokenizer = self.reference.tokenizer
         parts = ClientParts(transport, directory, self.clock, self.files, tokenizer, identity=identity)
         model = AsyncSwarmModel(parts, ClientOptions(remote_head=head == "remote", **options))
+        model.witness.on_settled.append(self.records.append)
         self.models.append(model)
         return model
 
@@ -391,6 +396,8 @@ async def leak_check(swarm: Swarm, errors: Sequence[logging.LogRecord]) -> None:
         await swarm.close()
         swarm.give_back_engines()
     await swarm.quiet()
+    wrong = [problem for record in swarm.records for problem in record.problems if problem.kind != "unwilling"]
+    assert swarm.liars or not wrong, wrong
     assert not swarm.network._streams, swarm.network._streams
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert not others, others
