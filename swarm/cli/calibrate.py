@@ -131,19 +131,19 @@ class Reading:
         return np.concatenate([np.arange(len(ids)) >= SINK_ROWS for ids in self.pieces])
 
 
-def read_text(path: Path) -> str:
-    """The text in ``path``; ``ConfigError`` if it cannot be read, is too long, or not UTF-8."""
+def read_text(path: Path, *, flag: str = "--text") -> str:
+    """The text in ``path``, which ``flag`` named; ``ConfigError`` if it cannot be read, is too long, or not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_TEXT_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read --text {str(path)!r}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {flag} {str(path)!r}: {error.strerror}") from error
     if len(data) > MAX_TEXT_BYTES:
-        raise ConfigError(f"--text {str(path)!r} is over {MAX_TEXT_BYTES} bytes", hint="give a part of it")
+        raise ConfigError(f"{flag} {str(path)!r} is over {MAX_TEXT_BYTES} bytes", hint="give a part of it")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--text {str(path)!r} is not UTF-8: {error.reason}", hint="convert it") from error
+        raise ConfigError(f"{flag} {str(path)!r} is not UTF-8: {error.reason}", hint="convert it") from error
 
 
 def cut(files: ModelFiles, text: str, tokens: int) -> Reading:

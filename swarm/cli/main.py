@@ -26,6 +26,8 @@ COMMANDS = {
     "plan": ("swarm.cli.plan", "what if: who of a described cluster should hold which layers"),
     "audit-rate": ("swarm.cli.audit_rate", "what if: how often to audit so that cheating does not pay"),
     "calibrate": ("swarm.cli.calibrate", "measure a model's hidden states, for verifying servers"),
+    "verifier": ("swarm.cli.verifier", "challenge servers for as long as it runs, and eject who computes wrongly"),
+    "challenge": ("swarm.cli.challenge", "challenge one server once, and see the verdict window by window"),
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
 }

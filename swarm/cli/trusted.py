@@ -1,0 +1,123 @@
+"""What `verifier` and `challenge` share: weights of one's own, a calibration, prompts, and clients nobody has seen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swarm.cli.calibrate import make_default, read_text
+from swarm.cli.checks import check_addresses
+from swarm.cli.console import Console
+from swarm.cli.signals import stop_imports
+from swarm.client.auditing.traffic import Script, everyday, read_prompts
+from swarm.client.tokenizer import Tokenizer
+from swarm.core.errors import ConfigError
+from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS, Numerics
+from swarm.core.spans import Span
+from swarm.models.files import ModelFiles
+from swarm.models.progress import Progress, ProgressLine
+from swarm.models.resolve import resolve
+from swarm.runtime.calibrations import find_calibration, read_calibration
+from swarm.verification.calibration import Calibration
+
+if TYPE_CHECKING:
+    from swarm.client.model import AsyncSwarmModel
+    from swarm.engine.replica import Replica
+
+
+def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which swarm, and what this machine computes by itself."""
+    where = parser.add_argument_group("which swarm")
+    where.add_argument(
+        "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
+    )
+    where.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
+    where.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
+    where.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
+    own = parser.add_argument_group("what this machine computes by itself")
+    own.add_argument("--dtype", default="float32", choices=("auto", *DTYPE_BYTES), help="of the replica (default: "
+                     "float32, so that a difference is the server's; auto: the checkpoint's own)")  # fmt: skip
+    own.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="servers are only compared with "
+                     "weights quantized as they declare")  # fmt: skip
+    own.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (ROCm counts as cuda)")
+    own.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
+    own.add_argument("--calibration", type=Path, metavar="FILE", help="the model's, as the swarm uses it (default: the "
+                     "one in the data folder; if there is none it is made, which takes a while)")  # fmt: skip
+    own.add_argument("--prompts", type=Path, metavar="FILE", help="what challenges ask: real prompts, one a line, "
+                     "or as JSON strings (default: walks through a text of the package's own, which a server that "
+                     "looks for it can tell from people's)")  # fmt: skip
+
+
+def check_trust(options: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` for what is wrong whatever the model and the network say."""
+    check_addresses("--initial-peers", options.initial_peers)
+    if options.threads is not None and options.threads < 1:
+        raise ConfigError(f"--threads is {options.threads}", hint="give at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """A model that is open here, with what verdicts on its servers rest on; the replica is loaded when it is needed."""
+
+    options: argparse.Namespace
+    files: ModelFiles
+    tokenizer: Tokenizer
+    calibration: Calibration
+    script: Script
+    progress: Progress
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, console: Console, *, interval_s: float) -> Trust:
+        """Open the model and find or make its calibration. Raises what is wrong with the model or a file."""
+        with stop_imports():
+            import swarm.engine.replica  # noqa: F401  torch takes seconds, and later Ctrl-C has its own meaning
+        prompts = () if options.prompts is None else read_prompts(read_text(options.prompts, flag="--prompts"))
+        progress = console.progress if options.json else ProgressLine(sys.stderr)
+        files = resolve(options.model, revision=options.revision, progress=progress)
+        tokenizer = Tokenizer.of(files)
+        script = everyday(tokenizer, files.context_tokens, interval_s=interval_s, prompts=prompts)
+        return cls(options, files, tokenizer, _calibration(options, files, console, progress), script, progress)
+
+    @property
+    def numerics(self) -> Numerics:
+        """Of the replica, as far as they matter for a comparison: its quantization."""
+        dtype = self.options.dtype
+        return Numerics("float32" if dtype == "auto" else dtype, self.options.quantization)
+
+    def replica(self, span: Span) -> Replica:
+        """The weights of ``span``, loaded now. Blocks; raises as ``load_span`` does."""
+        from swarm.engine.replica import Replica, ReplicaRequest
+        from swarm.engine.weights import LoadOptions
+
+        options = self.options
+        weights = LoadOptions(device=options.device, dtype=options.dtype, quantization=options.quantization)
+        return Replica.load(
+            self.files, ReplicaRequest(span=span, weights=weights, threads=options.threads), self.progress
+        )
+
+    async def client(self) -> AsyncSwarmModel:
+        """A client like any other, with a key of its own that no server has seen."""
+        from swarm.client.connect import ConnectOptions, join
+
+        asked = ConnectOptions(initial_peers=self.options.initial_peers, host=self.options.host)
+        return await join(self.files, self.tokenizer, asked)
+
+
+def _calibration(options: argparse.Namespace, files: ModelFiles, console: Console, progress: Progress) -> Calibration:
+    if options.calibration is not None:
+        return read_calibration(options.calibration, files.model_id)
+    found = find_calibration(files.model_id)
+    if found is not None:
+        return found
+    console.event(
+        "calibrating",
+        f"No calibration of {files.name} on this machine: making one, once. Who verifies one swarm should use one file "
+        "(`python -m swarm calibrate --help`).",
+    )
+    made = make_default(files, device=options.device, progress=progress)
+    digest = made.calibration.digest().hex()
+    console.event("calibrated", f"Calibrated; digest {digest[:16]}…", digest=digest, bytes=made.size)
+    return made.calibration
