@@ -75,7 +75,7 @@ class StageAudit:
     empty if ``failure`` says why. ``reference`` is ``strikes.TRUSTED`` or an auditor's peer id, ``ceiling`` what an
     honest server's e may reach against it (``window_audited`` takes both). ``attested``: the rows before the judged
     ones are those that the suspect signed for; if not, a hard failure blames nobody. ``fetched_bytes`` came over the
-    network.
+    network. ``material`` and ``compared`` are what the verdicts were made from.
     """
 
     stage: StageRecord
@@ -86,6 +86,7 @@ class StageAudit:
     ceiling: float | None = None
     attested: bool = True
     material: Material | None = None
+    compared: Compared | None = None
     fetched_bytes: int = 0
 
     @property
@@ -148,7 +149,7 @@ async def judge(material: Material, plan: AuditPlan, reference: Reference, means
     windows = await asyncio.to_thread(_verdicts, view, plan, means, logits)
     known = means.thresholds.fail_error is not None and view.inputs_known
     ceiling = honest_ceiling(material.numerics, reference.numerics) if known else None
-    return replace(audit, windows=windows, ceiling=ceiling)
+    return replace(audit, windows=windows, ceiling=ceiling, compared=view)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -168,7 +169,8 @@ class Compared:
     async def of(cls, material: Material, reference: Reference) -> Compared:
         """Have it computed again; raises what ``reference`` raises."""
         first, ids, received = material.first, material.token_ids, material.received()
-        replay = Replay(material.span, material.numerics, ids, received, first, material.record.horizon)
+        hidden, horizon = material.form.hidden, material.record.horizon
+        replay = Replay(material.span, material.numerics, ids, received, first, hidden, horizon)
         outputs = await reference.outputs(replay)
         computed = material.computed()
         inputs = received[first:] if received is not None else await reference.embedded(ids[first:])

@@ -26,7 +26,7 @@ class Replay:
     """A stage's rows from position 0 on, to be computed again.
 
     ``inputs`` is float32 ``[n, hidden]`` as the stage received them, None where it embeds ``token_ids`` ``[n]``. Rows
-    from ``first`` on are wanted. ``horizon`` as in ``Step``.
+    from ``first`` on are wanted, of ``hidden`` values. ``horizon`` as in ``Step``.
     """
 
     span: Span
@@ -34,7 +34,8 @@ class Replay:
     token_ids: tuple[int, ...]
     inputs: Floats | None
     first: int
-    horizon: int
+    hidden: int
+    horizon: int = 0
 
     @property
     def rows(self) -> int:
