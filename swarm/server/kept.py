@@ -15,10 +15,11 @@ class Kept:
     sent as it computed it is kept once. ``raw`` is how computed rows are encoded.
     """
 
-    def __init__(self, budget: ReplayBudget, raw: Encoding, notary: Notary | None) -> None:
+    def __init__(self, budget: ReplayBudget, raw: Encoding, notary: Notary | None, *, is_tail: bool) -> None:
         self.sent = ReplayLog(budget)
         self.notary = notary
         self.raw = raw
+        self.is_tail = is_tail
         self._computed = ReplayLog(budget)
         self._alike = False
 
@@ -26,6 +27,21 @@ class Kept:
     def computed(self) -> ReplayLog:
         """The rows as computed."""
         return self.sent if self._alike else self._computed
+
+    @property
+    def rows(self) -> int:
+        """Rows of which there are leaves."""
+        return 0 if self.notary is None else self.notary.builder.length
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for. O(rows)."""
+        leaves = 0 if self.notary is None else self.notary.charged_bytes
+        return self.sent.size_bytes + self._computed.size_bytes + leaves
+
+    def leaves(self, first: int, last: int) -> list[bytes]:
+        """Leaves of rows ``[first, last)``, in canonical form."""
+        return [] if self.notary is None else self.notary.builder.leaves(first, last)
 
     @property
     def behind(self) -> bool:
@@ -55,6 +71,13 @@ class Kept:
         self._computed.truncate(keep)
         if self.notary is not None:
             self.notary.fence(generation, keep, signed_rows)
+
+    def finish(self) -> None:
+        """Nothing more will come: forget the rows that nothing was made of."""
+        if self.notary is not None:
+            self.notary.finish()
+        self.sent.truncate(self.rows)
+        self._computed.truncate(self.rows)
 
     def close(self) -> None:
         """Forget everything."""

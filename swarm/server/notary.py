@@ -97,17 +97,25 @@ class Notary:
         self._truncate_noted(max(keep, held), replayed=False)
         self.builder.resume(signed_rows)
         self._mark, self._accepted = (generation, 0), None
-        self._weigh()
 
     def resume(self, signed_rows: int) -> None:
         """A newcomer: others have signed the windows below ``signed_rows``."""
         self.builder.resume(signed_rows)
 
+    def finish(self) -> None:
+        """Nothing more will come: drop the rows that wait, no receipt will be sent for them."""
+        self._pending.clear()
+
     def close(self) -> None:
         """Give back what the leaves were counted for."""
-        self._pending.clear()
-        self._budget.give(self._charged_rows * LEAF_BYTES_HELD)
+        self.finish()
+        self._budget.give(self.charged_bytes)
         self._charged_rows = 0
+
+    @property
+    def charged_bytes(self) -> int:
+        """What the leaves count for."""
+        return self._charged_rows * LEAF_BYTES_HELD
 
     def _truncate_noted(self, keep: int, *, replayed: bool) -> None:
         """Take back the rows from ``keep`` on. What replayed rows replace among the leaves, the builder takes back."""
@@ -117,6 +125,7 @@ class Notary:
                 self._pending.append(replace(part, last=keep))
         if not self._pending and not replayed and keep < self.builder.length:
             self.builder.truncate(keep)
+            self._weigh()
 
     # -- receipts out ---------------------------------------------------------------------------------------
 
@@ -189,6 +198,7 @@ class Notary:
         expires_s = self._desk.expires_s
         if self._settling is not None and not (self._pending or self._signable):
             last = self.builder.close(self._settling, expires_s)
+            self._weigh()
             return [*self._signed(last), Settled(self.builder.signed_rows)]
         if self._accepted is None:
             return []

@@ -18,6 +18,7 @@ from swarm.server.notary import LEAF_BYTES_HELD, Notary
 from swarm.server.passage import Stage
 from swarm.server.replay_log import Encoding, ReplayBudget
 from swarm.server.session import ServerSession
+from swarm.server.shelf import Shelf
 from swarm.server.signing import Desk
 from swarm.server.tail import TailSampler
 from swarm.server.vitals import Vitals
@@ -41,6 +42,7 @@ class Reception:
         self._dialer = dialer
         self._desk = desk
         self.replay_budget = ReplayBudget(0)
+        self.shelf = Shelf(vitals.clock, config.audit_hold_s, self.replay_budget)
         self.furnish()
 
     def furnish(self) -> None:
@@ -49,6 +51,7 @@ class Reception:
         row_bytes = ID_BYTES + engine.info.hidden_size * DTYPE_BYTES[engine.info.dtype] + LEAF_BYTES_HELD
         limit = engine.free_tokens * row_bytes if config.replay_mb is None else int(1e6 * config.replay_mb)
         self.replay_budget.limit_bytes = limit
+        self.replay_budget.charge(0)
 
     def admit(self, control: FrameStream, opened: Open) -> tuple[ServerSession, Downlink | None]:
         """Reserve everything the session needs, or raise and reserve nothing.
@@ -87,7 +90,7 @@ class Reception:
             notary = Notary(self._desk, opening, raw, self.replay_budget)
             if opened.generation:
                 notary.resume(opened.signed_rows)
-        return Kept(self.replay_budget, raw, notary)
+        return Kept(self.replay_budget, raw, notary, is_tail=opened.downstream is None)
 
     def way_after_heal(self, place: Downstream, session: ServerSession, generation: int) -> Downlink:
         """Like ``way_to``, but a server that must not be dialled from here is one more lost link, not an error.

@@ -41,7 +41,7 @@ class ReplayBudget:
     def charge(self, size_bytes: int) -> None:
         """Count what is held in any case, be it more than is left; negative: less of it."""
         self.used_bytes += size_bytes
-        while size_bytes > 0 and self.used_bytes > self.limit_bytes and self.spare():
+        while size_bytes >= 0 and self.used_bytes > self.limit_bytes and self.spare():
             pass
 
     def give(self, size_bytes: int) -> None:
@@ -96,6 +96,11 @@ class ReplayLog:
         self._encoding: Encoding | None = None
         self._segments: list[_Segment] = []
         self._dropped = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for. O(rows)."""
+        return sum(segment.size_bytes for segment in self._segments)
 
     def append(self, keep: int, rows: int, ids: Buffer, tensor: Buffer, encoding: Encoding, horizon: int) -> None:
         """Note ``rows`` sent after ``keep``, with the step's ``horizon`` (0: ``keep + rows``). Amortised O(1).

@@ -96,9 +96,11 @@ class Server:
         """Listen for clients and neighbours and start computing."""
         await self.parts.transport.listen(Channel.CONTROL.protocol, self._serving.serve_control)
         await self.parts.transport.listen(Channel.LINK.protocol, self._serving.serve_link)
+        await self.parts.transport.listen(Channel.FETCH.protocol, self._serving.fetching.serve)
         await self.pulse.serve()
         self._computing = self._tasks.spawn(self.batcher.run(), name="batcher")
         self._tasks.spawn(self._serving.idleness.sweep(), name="sweep")
+        self._tasks.spawn(self._serving.reception.shelf.sweep(), name="clear the shelf")
 
     async def announce(self) -> Announcement:
         """Publish the announcement as online and keep it alive until ``stop``."""

@@ -14,6 +14,7 @@ from swarm.runtime.tasks import Tasks
 from swarm.server.batcher import as_swarm_error
 from swarm.server.config import ServerConfig
 from swarm.server.downlink import Dialer, Downlink
+from swarm.server.fetching import Fetching
 from swarm.server.idleness import Idleness
 from swarm.server.pacing import PACE_EVERY_S
 from swarm.server.passage import Passage
@@ -49,6 +50,7 @@ class Serving:
     ) -> None:
         self.reception = Reception(config, vitals, dialer, desk)
         self.idleness = Idleness(config, vitals.clock)
+        self.fetching = Fetching(self.reception.shelf, vitals.table, vitals.clock)
         self._relinker = Relinker(config, self.reception, vitals.table, vitals.clock)
         self._config = config
         self._vitals = vitals
@@ -160,7 +162,7 @@ class Serving:
                 vitals.meter.rest()
             self._changed()
             await tasks.close()
-            session.kept.close()
+            self.reception.shelf.put(session.key, session.opened.commitment, session.kept)
             await session.neighbours.close()
 
     def _left(self, session: ServerSession, job: Passage) -> None:
