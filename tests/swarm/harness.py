@@ -142,11 +142,11 @@ class Node:
 
     @property
     def idle(self) -> bool:
-        """Nothing reserved, nothing registered, nothing logged, no beat kept for anybody."""
+        """Nothing reserved, nothing registered, nothing logged but for audits, no beat kept for anybody."""
         server = self.server
-        kept = server._serving.reception.replay_budget.used_bytes or any(
-            pair.holds for pair in server.pulse._pairs.values()
-        )
+        reception = server._serving.reception
+        logged = reception.replay_budget.used_bytes - reception.shelf.size_bytes
+        kept = logged or any(pair.holds for pair in server.pulse._pairs.values())
         return not (len(server.table) or kept) and self.engine.free_tokens == self.kv_tokens
 
 
