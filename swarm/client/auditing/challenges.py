@@ -14,7 +14,7 @@ from swarm.client.model import AsyncSwarmModel
 from swarm.client.records import ReceiptProblem, SessionRecord, StageRecord
 from swarm.client.request import Options
 from swarm.client.search import Wish
-from swarm.core.errors import PeerLostError, SwarmError
+from swarm.core.errors import MisuseError, NoRouteError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Stage
 from swarm.verification.challenge import Challenge
@@ -45,6 +45,11 @@ class Finding:
     what: str
     record: SessionRecord | None = None
     audit: StageAudit | None = None
+
+    @property
+    def wrong(self) -> bool:
+        """True if the server did what no honest one does."""
+        return self.kind in ("failed", "equivocated")
 
     @property
     def worst(self) -> float | None:
@@ -119,6 +124,8 @@ async def sent(model: AsyncSwarmModel, challenge: Challenge, suspect: Suspect) -
     """The first half: a finding that is ``unanswered``, or has a record to examine."""
     try:
         record = await ask(model, challenge, suspect)
+    except (NoRouteError, MisuseError) as error:
+        return Finding(suspect, challenge, "undecided", f"no chain through it: {error.message}")
     except SwarmError as error:
         return Finding(suspect, challenge, "unanswered", f"no answer to judge: {error.message}")
     return Finding(suspect, challenge, "undecided", "not examined yet", record)
