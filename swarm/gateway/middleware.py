@@ -63,7 +63,7 @@ async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
     ended = "client left"
     try:
         response = await handler(request)
-        ended = f"{response.status} {request.get(NOTE, '')}"
+        ended = f"{response.status} {request[NOTE]}" if NOTE in request else str(response.status)
         return response
     finally:
         took_s = time.monotonic() - began_s
@@ -87,6 +87,7 @@ def header_setter(origins: Sequence[str]) -> Callable[[web.Request, web.StreamRe
 
     async def set_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(SAFETY)
+        response.headers["Server"] = "swarm"
         if not origins:
             return
         response.headers["Vary"] = "Origin"

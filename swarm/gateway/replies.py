@@ -142,7 +142,7 @@ class TextReply:
 
     def _choice(self, index: int, text: str, tokens: Sequence[TokenLogprob], finish: str | None) -> Json:
         offset = self._chars.get(index, 0)
-        logprobs = self._texts.legacy(tokens, offset) if self._heading.logprobs else None
+        logprobs = self._texts.legacy(tokens, offset) if self._heading.logprobs and tokens else None
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 

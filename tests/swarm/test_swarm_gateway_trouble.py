@@ -93,8 +93,8 @@ async def test_a_client_that_does_not_read_is_cut_off(swarm: Swarm, desk: Desk) 
     await desk.open(write_timeout_s=20.0)
     reader, writer = await asyncio.open_unix_connection(str(desk.path), limit=64)
     body = json.dumps(ENDLESS | {"stream": True, "logprobs": True, "top_logprobs": 20}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    writer.write(head.encode() + b"\r\n\r\n" + body)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+    writer.write(head.encode() + b"\r\nContent-Type: application/json\r\n\r\n" + body)
     await writer.drain()
     await reader.readline()
     await until(lambda: desk.gateway.app.gate.running)

@@ -1,0 +1,59 @@
+"""Every error of an answer has its HTTP status."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.core.errors import (
+    BadLogitsError,
+    BusyError,
+    ConfigError,
+    GenerationInterruptedError,
+    NetworkError,
+    NoRouteError,
+    PeerUnreachableError,
+    PromptTooLongError,
+    ProtocolViolation,
+    RefusedError,
+)
+from swarm.gateway.errors import HttpError, told
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code", "param"),
+    [
+        (PromptTooLongError("x"), 400, "invalid_request_error", "context_length_exceeded", "messages"),
+        (RefusedError("x"), 400, "invalid_request_error", "context_length_exceeded", "messages"),
+        (ConfigError("x"), 400, "invalid_request_error", "invalid_value", "messages"),
+        (BusyError("x", retry_after_s=2.1), 429, "rate_limit_error", "swarm_busy", None),
+        (NoRouteError("x"), 503, "server_error", "layers_missing", None),
+        (GenerationInterruptedError("x", token_ids=(), text=""), 503, "server_error", "answer_cut", None),
+        (NetworkError("x"), 503, "server_error", "swarm_unavailable", None),
+        (PeerUnreachableError("x"), 503, "server_error", "swarm_unavailable", None),
+        (BadLogitsError("x"), 503, "server_error", "swarm_unavailable", None),
+        (ProtocolViolation("x"), 502, "server_error", "peer_failed", None),
+        (RuntimeError("a secret"), 500, "server_error", "internal_error", None),
+    ],
+    ids=lambda item: type(item).__name__ if isinstance(item, Exception) else "",
+)
+def test_the_status_says_whose_turn_it_is(
+    error: Exception, status: int, kind: str, code: str, param: str | None
+) -> None:
+    shown = told(error, "messages")
+    assert shown.status == status
+    body = shown.body["error"]
+    assert isinstance(body, dict)
+    assert (body["type"], body["code"], body["param"]) == (kind, code, param)
+    assert "secret" not in str(body)
+
+
+def test_when_to_come_back_is_whole_seconds() -> None:
+    assert told(BusyError("x", retry_after_s=2.1), "prompt").headers == {"Retry-After": "3"}
+    assert told(BusyError("x", retry_after_s=0.0), "prompt").headers == {"Retry-After": "1"}
+    assert told(ConfigError("x"), "prompt").headers == {}
+
+
+def test_an_http_error_stays_what_it_is() -> None:
+    error = HttpError(401, "no", code="missing_api_key")
+    assert told(error, "prompt") is error
+    assert error.headers == {"WWW-Authenticate": "Bearer"}
