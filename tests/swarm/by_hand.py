@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fakes import FakeClient, heard
+from fakes import SESSION, FakeClient, heard
 from harness import Node
 
 from swarm.core.records import sign_record
@@ -118,7 +118,12 @@ class HandChain:
         first = self.places[0]
         for lane in LANES:
             self.links[lane] = await self.client.link(
-                first.node, lane=lane, stage=first.number, secret=first.secret, generation=self.generation
+                first.node,
+                lane=lane,
+                stage=first.number,
+                secret=first.secret,
+                generation=self.generation,
+                session=self.opening.get("session", SESSION),
             )
 
     # -- steps ----------------------------------------------------------------------------------------------

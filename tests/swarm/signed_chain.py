@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from by_hand import HandChain, Place
-from harness import LAYERS, Node
+from fakes import HIDDEN
+from harness import LAYERS, MOMENT_S, Node
 
 from swarm.core.numerics import Numerics
+from swarm.core.sampling import SamplingParams
 from swarm.verification.book import ReceiptBook
 from swarm.verification.coverage import CoveredWindow, Known
-from swarm.verification.leaves import id_hashes
+from swarm.verification.leaves import digest_rows, id_hashes, row_hashes
 from swarm.verification.merkle import merkle_root
 from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, SignedReceipt, countersign
-from swarm.wire.evidence import Countersign, Settle, Settled
-from swarm.wire.messages import Result
+from swarm.wire.evidence import Countersign, Settle, Settled, Signed
+from swarm.wire.messages import Close, Pace, Result
+from swarm.wire.tensors import cut_tensor
 
 
 class SignedChain(HandChain):
@@ -27,8 +32,12 @@ class SignedChain(HandChain):
         self.tokens: dict[int, int] = {}
         """Tokens the tail chose, by the row they were chosen after."""
         self.settled: dict[int, int] = {}
+        self.hashes: dict[int, bytes] = {}
+        """Hashes of the rows that a tail without a head sent, by row."""
         self.fresh_from = 0
         """Rows before it were computed again at the last heal: the tail's receipts hold no answers for them."""
+        self.params = SamplingParams(temperature=1.1, seed=3, top_logprobs=1)
+        self.epoch = 0
 
     async def open(self) -> SignedChain:
         await super().open()
@@ -41,6 +50,37 @@ class SignedChain(HandChain):
         want = len(result.tokens)
         self.tokens |= dict(zip(range(first + len(ids) - want, first + len(ids)), result.tokens, strict=True))
         return result
+
+    async def send(self, ids: Sequence[int], **changes: Any) -> None:
+        await super().send(ids, **({"epoch": self.epoch} | changes))
+
+    async def ask_rows(self, ids: Sequence[int], want: int) -> None:
+        """One step, answered with hidden rows."""
+        control, keep = self.tail.control, len(self.ids)
+        assert control is not None
+        assert self.tail.opened is not None
+        await self.send(ids, keep=keep, want=want)
+        while not isinstance((frame := await control.receive()).message, Result):
+            if isinstance(frame.message, Signed):
+                self.tail.receipts.append(frame.message)
+        self.ids += ids
+        dtype = self.tail.node.engine.info.dtype
+        parts = cut_tensor(frame.payload, self.tail.opened.codec, dtype, HIDDEN, 0, want)
+        digests = digest_rows(want, *(part for part in parts if len(part)))
+        self.hashes |= dict(zip(range(len(self.ids) - want, len(self.ids)), row_hashes(digests), strict=True))
+
+    async def roll_back(self, keep: int) -> None:
+        """The next step goes on from ``keep`` rows, in a new epoch."""
+        self.epoch, self._seq = self.epoch + 1, 0
+        self.ids = self.ids[:keep]
+        self.tokens = {row: token for row, token in self.tokens.items() if row < keep}
+        self.book.truncate(keep, (self.generation, self.epoch))
+
+    async def close(self) -> None:
+        """The client is done."""
+        for place in self.places:
+            assert place.control is not None
+            await place.control.send(Close())
 
     async def settle(self, keep: int | None = None, besides: Sequence[Place] = ()) -> list[CoveredWindow]:
         """Settle with every server, read what it has sent, and check every window."""
@@ -58,6 +98,17 @@ class SignedChain(HandChain):
         assert isinstance(reply, Settled), reply
         self.settled[place.number] = reply.rows
 
+    async def catch_up(self) -> None:
+        """Read whatever receipts have been sent by now."""
+        for place in self.places:
+            assert place.control is not None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT_S):
+                    while isinstance(message := (await place.control.receive()).message, Signed | Pace):
+                        place.receipts += [message] if isinstance(message, Signed) else []
+                    raise AssertionError(message)
+        self.read_receipts()
+
     def read_receipts(self) -> None:
         """Put into the book what has come so far."""
         for place in self.places:
@@ -68,11 +119,11 @@ class SignedChain(HandChain):
 
     def verified(self, window: int, keep: int) -> CoveredWindow:
         rows = range(window * WINDOW_ROWS, min(keep, (window + 1) * WINDOW_ROWS))
-        answers = [self.tokens.get(row) if row >= self.fresh_from else None for row in rows]
+        answers = id_hashes([self.tokens.get(row) if row >= self.fresh_from else None for row in rows])
         known = Known(
             positions=(rows.start, rows.stop),
             entry_root=merkle_root(id_hashes([self.ids[row] for row in rows])),
-            exit_root=merkle_root(id_hashes(answers)) if self.opening.get("head", True) else None,
+            exit_root=merkle_root([self.hashes.get(row, answer) for row, answer in zip(rows, answers, strict=True)]),
         )
         return self.book.verify(window, now_s=self.now_s, known=known)
 
@@ -82,6 +133,7 @@ class SignedChain(HandChain):
         keep = len(self.ids) if keep is None else keep
         before = list(self.places)
         signed_rows = self.book.whole_rows(keep)
+        self.epoch = 0
         said = await self.heal(lost, keep, signed_rows)
         newcomers = [place for place in self.places if place not in before]
         fed_to = [index for index, place in enumerate(self.places) if place in newcomers]
