@@ -20,7 +20,7 @@ from swarm.gateway.gate import Gate
 from swarm.gateway.keys import KeyRing
 from swarm.gateway.middleware import NOTE, crossing, header_setter, logged, shaped
 from swarm.gateway.options import GatewayOptions
-from swarm.gateway.replies import ChatReply, Heading, Json, Reply, TextReply, route
+from swarm.gateway.replies import ChatReply, Heading, Json, Reply, TextReply, route, verified
 from swarm.gateway.requests import Asked, read_chat, read_text
 from swarm.gateway.streaming import EventStream
 from swarm.gateway.tokens import TokenTexts
@@ -238,6 +238,7 @@ class GatewayApp:
         headers = {
             "x-swarm-route": ", ".join(route(result.chain) for result in ordered),
             "x-swarm-exact": "true" if all(result.exact for result in ordered) else "false",
+            "x-swarm-verification": ", ".join(verified(result.verification) for result in ordered),
         }
         return web.json_response(reply.whole(ordered, tokens, prompt_tokens), headers=headers)
 

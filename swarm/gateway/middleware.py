@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from swarm.gateway.errors import BUG, HttpError, told
 
-PROVENANCE = "x-swarm-route, x-swarm-exact, retry-after"
+PROVENANCE = "x-swarm-route, x-swarm-exact, x-swarm-verification, retry-after"
 """Headers that scripts of other origins may read."""
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from swarm.client.records import Verification
 from swarm.client.results import ChainStage, GenerationResult, TokenLogprob
 from swarm.gateway.tokens import TokenTexts
 
@@ -174,7 +175,13 @@ def _provenance(result: GenerationResult) -> Json:
         "tokens_per_s": round(result.tokens_per_s, 3),
         "ttft_s": round(result.ttft_s, 4),
         "seed": result.seed,
+        "verification": _verification(result.verification),
     }
+
+
+def _verification(found: Verification) -> Json:
+    problems = [{"kind": problem.kind, "peers": problem.peers, "what": problem.what} for problem in found.problems]
+    return {"windows": found.windows, "rows": found.rows, "signers": found.signers, "problems": problems}
 
 
 def _stage(stage: ChainStage) -> Json:
@@ -184,3 +191,14 @@ def _stage(stage: ChainStage) -> Json:
 def route(chain: Sequence[ChainStage]) -> str:
     """A chain as a header has it: peer ids, which their owners cannot choose, and spans; no names, which they can."""
     return " ".join(f"{stage.peer}[{stage.start}:{stage.end}]" for stage in chain)
+
+
+def verified(found: Verification) -> str:
+    """What receipts show of an answer, as a header has it."""
+    counts = {
+        "windows": found.windows,
+        "rows": found.rows,
+        "signers": len(found.signers),
+        "problems": len(found.problems),
+    }
+    return ";".join(f"{name}={count}" for name, count in counts.items())

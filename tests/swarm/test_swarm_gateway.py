@@ -61,6 +61,21 @@ async def test_a_chat_is_what_the_model_alone_would_say(swarm: Swarm, desk: Desk
     [answer] = reply.model_dump()["swarm"]["answers"]
     assert [stage["peer"] for stage in answer["chain"]] == [node.peer for node in nodes]
     assert (answer["heals"], answer["exact"]) == ([], True)
+    assert raw.headers["x-swarm-exact"] == "true"
+
+
+async def test_who_signed_for_an_answer_is_told(swarm: Swarm, desk: Desk) -> None:
+    nodes = await swarm.serve()
+    client = await desk.open()
+    raw = await client.chat.completions.with_raw_response.create(**(ASKED | {"max_tokens": 100}))
+    [answer] = raw.parse().model_dump()["swarm"]["answers"]
+    found = answer["verification"]
+    assert found["windows"] > 0
+    assert found["rows"] > 0
+    assert sorted(found["signers"]) == sorted(node.peer for node in nodes)
+    assert found["problems"] == []
+    told = f"windows={found['windows']};rows={found['rows']};signers=3;problems=0"
+    assert raw.headers["x-swarm-verification"] == told
 
 
 async def test_a_stream_has_the_shape_that_clients_expect(swarm: Swarm, desk: Desk) -> None:
