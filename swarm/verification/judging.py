@@ -58,13 +58,16 @@ def arbitrate_window(
     calibration: Calibration,
     span: Span,
     thresholds: Thresholds = DENSE,
+    *,
+    inputs_known: bool = True,
 ) -> Ruling:
     """Who of those who answered for one window is wrong: ``verdict.arbitrate`` of their rows.
 
     ``answers`` holds the suspect's rows and the auditors': of this window alone, and all for the same inputs. Void if
     the inputs do not count, or the outputs on which the other two agree do not; then nobody is suspected either.
+    ``inputs_known`` as in ``judge_rows``.
     """
-    if not inputs_count(answers[suspect], calibration, span):
+    if inputs_known and not inputs_count(answers[suspect], calibration, span):
         return OUTSIDE
     updates = {peer: whitened(rows, calibration, span) for peer, rows in answers.items()}
     errors: dict[Pair, float] = {(a, b): mutual_error(updates[a], updates[b]) for a, b in combinations(updates, 2)}

@@ -111,8 +111,7 @@ async def audit_stage(
         material = await gather(record, stage, plan, means.transport, means.calibration.header.hidden, means.feed)
     except Unavailable as error:
         return StageAudit(stage, plan, failure=error.failure, fetched_bytes=error.byte_count)
-    found = await judge(material, plan, reference, means)
-    return replace(found, fetched_bytes=material.byte_count)
+    return await judge(material, plan, reference, means)
 
 
 def plan_stage(record: SessionRecord, stage: StageRecord, rate: float) -> AuditPlan | None:
@@ -137,7 +136,14 @@ async def judge(material: Material, plan: AuditPlan, reference: Reference, means
     Raises ``MisuseError`` for a reference that cannot be compared, or that does not hold the layers.
     """
     check_comparable(material.numerics, reference.numerics)
-    audit = StageAudit(material.stage, plan, reference=reference.name, attested=material.attested, material=material)
+    audit = StageAudit(
+        material.stage,
+        plan,
+        reference=reference.name,
+        attested=material.attested,
+        material=material,
+        fetched_bytes=material.byte_count,
+    )
     try:
         view = await Compared.of(material, reference)
         logits = await _logits(material, reference)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from swarm.client.auditing.fetch import Kept, fetching
+from swarm.client.auditing.fetch import Fetching, Kept, fetching
 from swarm.client.auditing.rows import RowForm, by_rows, floats
 from swarm.client.records import SessionRecord, StageRecord
-from swarm.core.errors import BadProofError, BusyError, MisuseError, NetworkError, SwarmError
+from swarm.core.errors import BadProofError, BusyError, MisuseError, NetworkError, RefusedError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
@@ -19,6 +20,11 @@ from swarm.verification.calibration import Floats
 from swarm.verification.leaves import Leaf, digest_rows, id_hashes, row_hashes
 from swarm.verification.merkle import leaf_hash, merkle_root
 from swarm.verification.receipts import WINDOW_ROWS, SignedReceipt, check_rows, open_leaves
+
+AGAIN_S = (0.25, 1.0, 3.0)
+"""When a server that refused, or was busy, is asked again: it may not have read yet that the session is over."""
+MOST_PATIENCE_S = 5.0
+T = TypeVar("T")
 
 Feed = Callable[[Sequence[int]], Awaitable[bytes]]
 """Token ids → the rows that a client with a local head sends for them, as the wire has them."""
@@ -148,13 +154,12 @@ class _Gathering:
         """The leaves and outputs of rows ``[first, plan.rows)``, as it signed them."""
         peer, rows = self.stage.peer, plan.rows
         raw = RowForm("raw", self.form.dtype, self.form.hidden)
+
+        async def both(stream: Fetching) -> tuple[list[bytes], bytes]:
+            return await stream.leaves(first, rows), await stream.outputs(first, rows, raw)
+
         try:
-            async with fetching(self.transport, self._kept(self.stage)) as stream:
-                try:
-                    encoded = await stream.leaves(first, rows)
-                    outputs = await stream.outputs(first, rows, raw)
-                finally:
-                    self.byte_count += stream.byte_count
+            encoded, outputs = await self._asked(self.stage, both)
         except (BusyError, NetworkError) as error:
             raise Unavailable("unreachable", peer, error.message) from error
         except SwarmError as error:
@@ -188,11 +193,7 @@ class _Gathering:
         if feeder is None:
             raise Unavailable("no inputs", self.stage.peer, "whoever fed it is not in the session's record")
         try:
-            async with fetching(self.transport, self._kept(feeder)) as stream:
-                try:
-                    return await stream.sent(0, rows, self.form)
-                finally:
-                    self.byte_count += stream.byte_count
+            return await self._asked(feeder, lambda stream: stream.sent(0, rows, self.form))
         except SwarmError as error:
             raise Unavailable("no inputs", feeder.peer, error.message) from error
 
@@ -229,5 +230,22 @@ class _Gathering:
             return Unavailable("contradiction", self.stage.peer, "it signed for rows that were not sent to it")
         return Unavailable("no inputs", feeder.peer, error.message)
 
-    def _kept(self, stage: StageRecord) -> Kept:
-        return Kept(stage.plan, self.record.session, stage.opening.stage, self.record.secret)
+    # -- asking ---------------------------------------------------------------------------------------------
+
+    async def _asked(self, stage: StageRecord, work: Callable[[Fetching], Awaitable[T]]) -> T:
+        """What ``work`` fetches from the server of ``stage``, which may need a moment to put the session away."""
+        kept = Kept(stage.plan, self.record.session, stage.opening.stage, self.record.secret)
+        waits_s = iter(AGAIN_S)
+        while True:
+            try:
+                async with fetching(self.transport, kept) as stream:
+                    try:
+                        return await work(stream)
+                    finally:
+                        self.byte_count += stream.byte_count
+            except (BusyError, RefusedError) as error:
+                wait_s = next(waits_s, None)
+                if wait_s is None:
+                    raise
+                told_s = error.retry_after_s if isinstance(error, BusyError) else 0.0
+                await asyncio.sleep(max(wait_s, min(told_s, MOST_PATIENCE_S)))

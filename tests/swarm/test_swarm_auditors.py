@@ -1,0 +1,411 @@
+"""Whole swarms whose sessions are audited by their own servers: cheaters, framing auditors, proofs for strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from archives import calibrated
+from harness import Node, Swarm, until
+
+from swarm.client.auditing.accusing import ChallengeText, convict, prove
+from swarm.client.auditing.audit import AuditMeans, audit_stage
+from swarm.client.auditing.auditors import Auditing, ServerReference, covering
+from swarm.client.auditing.budget import Budget
+from swarm.client.auditing.own_traffic import TrafficAuditor, TrafficParts, neighbours
+from swarm.client.auditing.reference import OwnReference, Reference, Replay
+from swarm.client.auditing.trial import Trial, consequences, try_stage
+from swarm.client.model import AsyncSwarmModel
+from swarm.client.records import SessionRecord, StageRecord
+from swarm.client.search import Wish
+from swarm.core.errors import BadProofError, MisuseError, RefusedError, SwarmError
+from swarm.core.numerics import Numerics
+from swarm.core.spans import Span
+from swarm.engine.replica import Replica, ReplicaRequest
+from swarm.engine.work import Output
+from swarm.models.folder import open_folder
+from swarm.models.progress import silent
+from swarm.runtime.reputation import IN_MEMORY, ReputationStore
+from swarm.verification.calibration import Calibration, Floats
+from swarm.verification.challenge import Table, walk
+from swarm.verification.proofs import Charge
+from swarm.verification.strikes import Policy, Standing
+
+PROMPT = [int(token) for token in np.random.default_rng(21).integers(4, 250, 70)]
+TABLE = Table(tuple(int(token) for token in np.random.default_rng(22).integers(4, 250, 300)))
+SEED = bytes(range(100, 132))
+POLICY = Policy()
+
+
+@pytest.fixture(scope="module")
+def replica(folder: Path) -> Replica:
+    return Replica.load(open_folder(folder), ReplicaRequest(span=Span(0, 5), threads=1), silent)
+
+
+@pytest.fixture(scope="module")
+def calibration(replica: Replica, folder: Path) -> Calibration:
+    return calibrated(replica, open_folder(folder).model_id)
+
+
+def turned(outputs: list[Output]) -> None:
+    """Each row answers with the values of its neighbour channel: of the right size, and wrong."""
+    for output in outputs:
+        if output.hidden:
+            rows = np.frombuffer(output.hidden, np.float32).reshape(-1, 32)
+            output.hidden = np.roll(rows, 1, axis=1).tobytes()
+
+
+async def talked(
+    swarm: Swarm, prompt: Sequence[int] = PROMPT, *, wish: Wish | None = None, model: AsyncSwarmModel | None = None
+) -> tuple[AsyncSwarmModel, SessionRecord]:
+    """One answer, and the record of its session once it is settled."""
+    model = model or swarm.client()
+    records: list[SessionRecord] = []
+    model.witness.on_settled.append(records.append)
+    session = model.session(max_tokens=120, **({"wish": wish} if wish else {}))
+    await session.generate(input_ids=list(prompt), max_new_tokens=12, ignore_eos=True)
+    await session.close()
+    await until(lambda: records)
+    model.witness.on_settled.remove(records.append)
+    return model, records[0]
+
+
+def stage_of(record: SessionRecord, node: Node) -> StageRecord:
+    return next(stage for stage in record.stages if stage.peer == node.peer)
+
+
+async def auditors_of(model: AsyncSwarmModel, record: SessionRecord, stage: StageRecord) -> list[ServerReference]:
+    listings = await model.parts.directory.servers(record.model)
+    numerics = Numerics.parse(stage.opening.numerics)
+    found = covering(listings, stage.opening.span, numerics, excluded=neighbours(record, stage))
+    auditing = Auditing(record.model, model.parts.transport)
+    return [ServerReference(plan, auditing) for plan in found]
+
+
+async def tried(
+    model: AsyncSwarmModel, record: SessionRecord, node: Node, calibration: Calibration, **options: object
+) -> Trial:
+    stage = stage_of(record, node)
+    auditors: Sequence[Reference] = await auditors_of(model, record, stage)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    return await try_stage(record, stage, auditors, means, rate=1.0)
+
+
+def outcomes(trial: Trial) -> list[str]:
+    assert trial.audit.failure is None, trial.audit.failure
+    return [window.outcome.value for window in trial.audit.windows]
+
+
+def standing(record: SessionRecord, trial: Trial, node: Node) -> Standing:
+    """Of a stranger, after the trial."""
+    transition = consequences(record, trial, POLICY).get(node.peer)
+    return transition(Standing()) if transition else Standing()
+
+
+# -- audits by servers ----------------------------------------------------------------------------------------
+
+
+async def test_honest_servers_pass_each_others_audits(swarm: Swarm, calibration: Calibration) -> None:
+    chain = await swarm.serve()
+    model, record = await talked(swarm)
+    auditors = await swarm.serve("0:5", "0:5")
+    for node in chain:
+        trial = await tried(model, record, node, calibration)
+        assert outcomes(trial) == ["pass"] * 3
+        assert not trial.rulings
+        assert trial.audit.reference in {auditor.peer for auditor in auditors}
+        found = standing(record, trial, node)
+        assert (found.audited, found.strikes, found.audits.asked, found.audits.refused) == (3, (), 1, 0)
+        assert all(standing(record, trial, auditor) == Standing() for auditor in auditors)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_cheater_is_struck_once_for_a_session(swarm: Swarm, calibration: Calibration, place: int) -> None:
+    chain = await swarm.serve()
+    chain[place].engine.after = turned  # type: ignore[attr-defined]
+    model, record = await talked(swarm)
+    await swarm.serve("0:5", "0:5")
+    for node in chain:
+        trial = await tried(model, record, node, calibration)
+        guilty = node is chain[place]
+        assert trial.convicted == ({node.peer} if guilty else frozenset()), node.peer
+        assert len(standing(record, trial, node).strikes) == guilty
+    again = await tried(model, record, chain[place], calibration)
+    twice = consequences(record, again, POLICY)[chain[place].peer]
+    assert len(twice(twice(Standing())).strikes) == 1
+
+
+async def test_an_auditor_that_frames_an_honest_server_is_struck(swarm: Swarm, calibration: Calibration) -> None:
+    chain = await swarm.serve()
+    model, record = await talked(swarm)
+    framing, *others = await swarm.serve("0:5", "0:5", "0:5")
+    framing.engine.after = turned  # type: ignore[attr-defined]
+    stage = stage_of(record, chain[1])
+    auditors = await auditors_of(model, record, stage)
+    auditors.sort(key=lambda reference: reference.peer != framing.peer)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    trial = await try_stage(record, stage, auditors, means, rate=1.0)
+    assert outcomes(trial) == ["hard"] * 3
+    assert trial.convicted == {framing.peer}
+    assert len(standing(record, trial, framing).strikes) == 1
+    assert standing(record, trial, chain[1]).strikes == ()
+    assert standing(record, trial, chain[1]).voided == 0
+    assert all(standing(record, trial, node) == Standing() for node in others)
+
+
+async def test_two_against_each_other_prove_nothing(swarm: Swarm, calibration: Calibration) -> None:
+    chain = await swarm.serve()
+    chain[1].engine.after = turned  # type: ignore[attr-defined]
+    model, record = await talked(swarm)
+    [only] = await swarm.serve("0:5")
+    trial = await tried(model, record, chain[1], calibration)
+    assert (outcomes(trial), trial.convicted) == (["hard"] * 3, frozenset())
+    assert all(ruling.void for _, ruling in trial.rulings)
+    assert standing(record, trial, only) == Standing()
+
+
+async def test_three_that_all_differ_leave_a_mark_and_no_strike(swarm: Swarm, calibration: Calibration) -> None:
+    chain = await swarm.serve()
+    chain[1].engine.after = turned  # type: ignore[attr-defined]
+    model, record = await talked(swarm)
+    other, _ = await swarm.serve("0:5", "0:5")
+
+    def negated(outputs: list[Output]) -> None:
+        for output in outputs:
+            if output.hidden:
+                output.hidden = (-np.frombuffer(output.hidden, np.float32)).tobytes()
+
+    other.engine.after = negated  # type: ignore[attr-defined]
+    trial = await tried(model, record, chain[1], calibration)
+    assert trial.convicted == frozenset()
+    assert standing(record, trial, chain[1]).voided == 3
+
+
+async def test_an_auditor_that_does_not_answer_gives_way(swarm: Swarm, calibration: Calibration) -> None:
+    chain = await swarm.serve()
+    model, record = await talked(swarm)
+    gone, there = await swarm.serve("0:5", "0:5")
+    stage = stage_of(record, chain[1])
+    auditors = await auditors_of(model, record, stage)
+    auditors.sort(key=lambda reference: reference.peer != gone.peer)
+    await swarm.crash(gone)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    trial = await try_stage(record, stage, auditors, means, rate=1.0)
+    assert (trial.silent, trial.audit.reference) == ((gone.peer,), there.peer)
+    assert outcomes(trial) == ["pass"] * 3
+    alone = await try_stage(record, stage, auditors[:1], means, rate=1.0)
+    assert alone.audit.failure is not None
+    assert alone.audit.failure.kind == "no reference"
+    assert standing(record, alone, chain[1]).audits.refused == 0
+
+
+async def test_nobody_is_asked_where_nobody_covers_the_span(swarm: Swarm, calibration: Calibration) -> None:
+    chain = await swarm.serve()
+    model, record = await talked(swarm)
+    await swarm.serve("0:2", "1:3", dtype="bfloat16")
+    assert await auditors_of(model, record, stage_of(record, chain[1])) == []
+    trial = await tried(model, record, chain[1], calibration)
+    assert trial.audit.plan is None
+    assert consequences(record, trial, POLICY) == {}
+
+
+async def test_a_stranger_or_a_wrong_secret_fetches_nothing(swarm: Swarm, calibration: Calibration) -> None:
+    from dataclasses import replace
+
+    chain = await swarm.serve()
+    model, record = await talked(swarm)
+    await swarm.serve("0:5", "0:5")
+    trial = await tried(swarm.client(), record, chain[1], calibration)
+    assert trial.audit.failure is not None
+    assert trial.audit.failure.kind == "refused"
+    trial = await tried(model, replace(record, secret=bytes(32)), chain[1], calibration)
+    assert trial.audit.failure is not None
+    assert trial.audit.failure.kind == "refused"
+
+
+# -- one's own traffic ----------------------------------------------------------------------------------------
+
+
+async def auditing(
+    swarm: Swarm, calibration: Calibration, told: Callable[[Trial], None], limit_bytes: float = 1e9
+) -> tuple[AsyncSwarmModel, ReputationStore, TrafficAuditor]:
+    model = swarm.client()
+    store = ReputationStore(IN_MEMORY, swarm.clock)
+    parts = TrafficParts(
+        auditing=Auditing(swarm.files.model_id, model.parts.transport),
+        store=store,
+        clock=swarm.clock,
+        calibration=calibration,
+        listings=lambda: model.parts.directory.servers(swarm.files.model_id),
+        random=Random(4),
+    )
+    return model, store, TrafficAuditor(parts, Budget(limit_bytes), told)
+
+
+async def test_own_traffic_ejects_a_cheater_after_two_sessions(swarm: Swarm, calibration: Calibration) -> None:
+    trials: list[Trial] = []
+    chain = await swarm.serve()
+    chain[1].engine.after = turned  # type: ignore[attr-defined]
+    model, store, auditor = await auditing(swarm, calibration, trials.append)
+    records = [(await talked(swarm, PROMPT[start:], model=model))[1] for start in (0, 5)]
+    await swarm.serve("0:5", "0:5")
+    for record in records:
+        auditor.settled(record)
+    await until(lambda: len(trials) == 6)
+    assert store.standing(chain[1].peer).ejected == "2 confirmed failures"
+    for node in (chain[0], chain[2]):
+        found = store.standing(node.peer)
+        assert (found.strikes, found.audited > 0) == ((), True)
+    await auditor.close()
+    store.close()
+
+
+async def test_own_traffic_stays_within_its_budget(swarm: Swarm, calibration: Calibration) -> None:
+    trials: list[Trial] = []
+    chain = await swarm.serve()
+    model, store, auditor = await auditing(swarm, calibration, trials.append, limit_bytes=1.0)
+    _, record = await talked(swarm, model=model)
+    await swarm.serve("0:5", "0:5")
+    auditor.settled(record)
+    auditor.settled(record)
+    await until(lambda: len(trials) == 3 and auditor.skipped == 1)
+    assert store.standing(chain[1].peer).audited == 3
+    await auditor.close()
+    store.close()
+
+
+# -- proofs ---------------------------------------------------------------------------------------------------
+
+
+async def challenged(swarm: Swarm, **wishes: object) -> tuple[AsyncSwarmModel, SessionRecord, ChallengeText]:
+    prompt = walk(SEED, 70, TABLE)
+    model, record = await talked(swarm, prompt, wish=Wish(audit_secret=SEED))
+    return model, record, ChallengeText(TABLE, len(prompt))
+
+
+def own(replica: Replica) -> Callable[[Charge], object]:
+    async def references(charge: Charge) -> list[Reference]:
+        return [OwnReference(replica)]
+
+    return references
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_proof_convinces_a_stranger_with_weights(
+    swarm: Swarm, calibration: Calibration, replica: Replica, place: int
+) -> None:
+    chain = await swarm.serve()
+    chain[place].engine.after = turned  # type: ignore[attr-defined]
+    model, record, text = await challenged(swarm)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    audit = await audit_stage(record, stage_of(record, chain[place]), OwnReference(replica), means)
+    data = prove(audit, text, calibration).to_bytes()
+    found = await convict(data, own(replica), calibration)  # type: ignore[arg-type]
+    assert found.subject == chain[place].peer
+    assert str(chain[place].peer) in found.sentence
+    with pytest.raises(BadProofError, match="length"):
+        await convict(data, own(replica), calibration, length_matters=True)  # type: ignore[arg-type]
+
+
+async def test_a_proof_convinces_a_stranger_without_weights(
+    swarm: Swarm, calibration: Calibration, replica: Replica
+) -> None:
+    chain = await swarm.serve()
+    for place in (0, 1):
+        chain[place].engine.after = turned  # type: ignore[attr-defined]
+    model, record, text = await challenged(swarm)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    lying, *honest = await swarm.serve("0:5", "0:5", "0:5")
+    stranger = swarm.client()
+    for place in (0, 1):
+        stage = stage_of(record, chain[place])
+        audit = await audit_stage(record, stage, OwnReference(replica), means)
+        data = prove(audit, text, calibration).to_bytes()
+        all_of_them = await auditors_of(stranger, record, stage)
+
+        async def two(charge: Charge, nodes: Sequence[Node] = honest) -> list[Reference]:
+            peers = {node.peer for node in nodes}
+            return [one for one in all_of_them if one.peer in peers]  # noqa: B023
+
+        found = await convict(data, two, calibration)
+        assert (found.subject, len(found.verdicts)) == (chain[place].peer, 2)
+        lying.engine.after = turned if place else None  # type: ignore[attr-defined]
+
+        async def split(charge: Charge) -> list[Reference]:
+            return await two(charge, [lying, honest[0]])
+
+        if place:
+            with pytest.raises(BadProofError, match="the server is right"):
+                await convict(data, split, calibration)
+
+        async def one(charge: Charge) -> list[Reference]:
+            return await two(charge, honest[:1])
+
+        with pytest.raises(MisuseError, match="not enough"):
+            await convict(data, one, calibration)
+
+
+class Forger:
+    """A reference of somebody who wants a proof against an honest server."""
+
+    name = ""
+    numerics = Numerics("float32")
+
+    async def outputs(self, replay: Replay) -> Floats:
+        return np.ones((replay.rows - replay.first, replay.hidden), np.float32)
+
+    async def embedded(self, token_ids: Sequence[int]) -> Floats | None:
+        return None
+
+    async def logits(self, finals: Floats) -> Floats | None:
+        return None
+
+
+async def test_a_framing_verifiers_proof_convinces_nobody(
+    swarm: Swarm, calibration: Calibration, replica: Replica
+) -> None:
+    chain = await swarm.serve()
+    model, record, text = await challenged(swarm)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    honest = await audit_stage(record, stage_of(record, chain[1]), OwnReference(replica), means)
+    with pytest.raises(MisuseError, match="no window failed"):
+        prove(honest, text, calibration)
+    replica_outputs = OwnReference(replica).outputs
+
+    class Half(Forger):
+        async def outputs(self, replay: Replay) -> Floats:
+            right = await replica_outputs(replay)
+            return np.roll(right, 1, axis=1)
+
+    audit = await audit_stage(record, stage_of(record, chain[1]), Half(), means)
+    data = prove(audit, text, calibration).to_bytes()
+    with pytest.raises(BadProofError, match="the server is right"):
+        await convict(data, own(replica), calibration)  # type: ignore[arg-type]
+
+
+async def test_nothing_is_proven_of_a_users_session(swarm: Swarm, calibration: Calibration, replica: Replica) -> None:
+    chain = await swarm.serve()
+    chain[1].engine.after = turned  # type: ignore[attr-defined]
+    model, record = await talked(swarm)
+    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
+    audit = await audit_stage(record, stage_of(record, chain[1]), OwnReference(replica), means)
+    assert audit.hard
+    with pytest.raises(MisuseError, match="not the challenge"):
+        prove(audit, ChallengeText(TABLE, len(PROMPT)), calibration)
+
+
+async def test_an_auditor_refuses_what_it_never_can(swarm: Swarm) -> None:
+    [node] = await swarm.serve("1:3")
+    model = swarm.client()
+    [listing] = await model.parts.directory.servers(swarm.files.model_id)
+    [plan] = covering([listing], Span(1, 3), Numerics("float32"), excluded=())
+    server = ServerReference(plan, Auditing(swarm.files.model_id, model.parts.transport))
+    assert server.peer == node.peer
+    rows = np.zeros((5000, 32), np.float32)
+    with pytest.raises(SwarmError) as caught:
+        await server.outputs(Replay(Span(1, 3), Numerics("float32"), (1,) * 5000, rows, 0, 32))
+    failures = getattr(caught.value, "failures", {})
+    assert isinstance(failures.get(node.peer), RefusedError)
