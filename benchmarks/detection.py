@@ -19,7 +19,8 @@ from typing import Any
 
 from benchmarks.inspector import Inspected, Inspector, Request, calibration_of
 from benchmarks.lives import Seen, live, windows_until_ejection
-from benchmarks.processes import Node, cheating, serving
+from benchmarks.nursery import Nursery
+from benchmarks.processes import Node, Processes
 from benchmarks.setup import demo_files, say
 from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_request, honest_trials
 from swarm.client.auditing.audit import AuditedWindow
@@ -38,19 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--windows", type=int, default=64, help="audited per cheater, at least (default: 64)")
     parser.add_argument("--honest-windows", type=int, default=2000, help="of honest servers in all (default: 2000; 0 "
                         "for none)")  # fmt: skip
-    parser.add_argument("--lives", type=int, default=200, help="played for each mean (default: 200)")
+    parser.add_argument("--lives", type=int, default=60, help="played for each mean (default: 60)")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The figures of each cheater, and of honest servers."""
     calibration_of(demo_files())
     wanted = chosen_trials(options.kinds or []) if options.kinds is None or options.kinds else {}
-    by_numerics: dict[tuple[str, ...], dict[str, Trial]] = {}
+    groups: dict[tuple[tuple[str, ...], Span], dict[str, Trial]] = {}
     for name, trial in wanted.items():
-        by_numerics.setdefault(trial.numerics, {})[name] = trial
+        groups.setdefault((trial.numerics, trial.span), {})[name] = trial
     cheaters: dict[str, Any] = {}
-    for numerics, trials in by_numerics.items():
-        with swarm(numerics) as bench:
+    for (numerics, missing), trials in groups.items():
+        with swarm(numerics, [span for span in SPANS if span != missing]) as bench:
             for name, trial in trials.items():
                 cheaters[name] = _cheater(bench, trial, options)
                 say(f"{name}: {cheaters[name]}")
@@ -59,11 +60,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Bench:
-    """A swarm with one honest server for each span, and a client that audits."""
+    """A swarm of honest servers and a client that audits. Nobody else holds a cheater's layers, or who is slow would be
+    left in the middle of an answer."""
 
-    def __init__(self, nodes: Sequence[Node], inspector: Inspector, folder: Path) -> None:
+    def __init__(self, nodes: Sequence[Node], inspector: Inspector, processes: Processes) -> None:
         self.nodes = nodes
-        self.folder = folder
+        self.processes = processes
         self._inspector = inspector
         self._numbers = count()
 
@@ -71,7 +73,7 @@ class Bench:
     def addresses(self) -> list[str]:
         return [node.address for node in self.nodes]
 
-    def sessions(self, trial: Trial, sessions: int, spans: Sequence[Span], through: Node | None) -> list[Inspected]:
+    def sessions(self, trial: Trial, sessions: int, spans: Sequence[Span]) -> list[Inspected]:
         """At least ``sessions`` of them, the stages of ``spans`` audited."""
         found: list[Inspected] = []
         for _ in range(-(-sessions // trial.together)):
@@ -79,36 +81,35 @@ class Bench:
                 Request(next(self._numbers), trial.prompt_tokens, trial.new_tokens, trial.temperature)
                 for _ in range(trial.together)
             ]
-            for record in self._inspector.ask(requests, through):
+            for record in self._inspector.ask(requests):
                 found += [self._inspector.audit(record, span, trial.prompt_tokens) for span in spans]
         return found
 
-    def warm_up(self, trial: Trial, through: Node) -> None:
+    def warm_up(self, trial: Trial) -> None:
         for _ in range(trial.warm_up):
             request = Request(next(self._numbers), trial.prompt_tokens, trial.new_tokens, trial.temperature)
-            self._inspector.ask([request], through)
+            self._inspector.ask([request])
 
 
 @contextmanager
-def swarm(options: Sequence[str]) -> Iterator[Bench]:
-    """Three honest servers with ``options``, and a client."""
+def swarm(options: Sequence[str], spans: Sequence[Span] = SPANS) -> Iterator[Bench]:
+    """Honest servers of ``spans`` with ``options``, and a client."""
     with tempfile.TemporaryDirectory(prefix="swarm-detection-") as name, ExitStack() as stack:
-        folder, nodes = Path(name), list[Node]()
-        for span in SPANS:
+        processes, nodes = Processes(stack.enter_context(Nursery()), Path(name)), list[Node]()
+        for span in spans:
             join = [node.address for node in nodes[:1]]
-            nodes.append(stack.enter_context(serving(span, folder, join, options=options)))
+            nodes.append(stack.enter_context(processes.serving(span, join, options=options)))
         addresses = [node.address for node in nodes]
         model = stack.enter_context(SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1"))
-        yield Bench(nodes, Inspector(model, calibration_of(demo_files())), folder)
+        yield Bench(nodes, Inspector(model, calibration_of(demo_files())), processes)
 
 
 def _cheater(bench: Bench, trial: Trial, options: argparse.Namespace) -> dict[str, Any]:
     """Start it, ask through it, audit it."""
     sessions = -(-round(options.windows * trial.at_least) // trial.session_windows)
-    program, addresses = cheating(trial.kind), bench.addresses
-    with serving(trial.span, bench.folder, addresses, program=program, options=trial.numerics) as node:
-        bench.warm_up(trial, node)
-        found = bench.sessions(trial, sessions, [trial.span], node)
+    with bench.processes.serving(trial.span, bench.addresses, cheat=trial.kind, options=trial.numerics):
+        bench.warm_up(trial)
+        found = bench.sessions(trial, sessions, [trial.span])
     return figures_of(found, trial) | _lives(found, trial, options.lives) | {"live": live(found)}
 
 
@@ -172,7 +173,7 @@ def _honest(windows: int) -> dict[str, Any]:
         trial = honest_request(honest)
         sessions = -(-windows // (len(configurations) * len(SPANS) * trial.session_windows))
         with swarm(honest.options) as bench:
-            parts[honest.name] = figures_of(bench.sessions(trial, sessions, SPANS, None), trial)
+            parts[honest.name] = figures_of(bench.sessions(trial, sessions, SPANS), trial)
         say(f"{honest.name}: {parts[honest.name]}")
     totals = Counter[str]()
     for part in parts.values():

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.processes import Node
 from swarm.client.auditing.audit import AuditedWindow, AuditMeans, StageAudit, audit_stage
 from swarm.client.auditing.reference import OwnReference
 from swarm.client.blocking import SwarmModel
 from swarm.client.records import SessionRecord
 from swarm.client.request import Options
-from swarm.client.search import ORDINARY, Wish
 from swarm.core.errors import ConfigError, NetworkError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
@@ -21,7 +19,6 @@ from swarm.engine.weights import LoadOptions
 from swarm.models.files import ModelFiles
 from swarm.models.progress import silent
 from swarm.runtime.calibrations import find_calibration
-from swarm.scheduling.routing_types import Stage
 from swarm.verification.calibration import Calibration
 from swarm.verification.challenge import words
 from swarm.verification.receipts import WINDOW_ROWS
@@ -80,16 +77,14 @@ class Inspector:
     def __post_init__(self) -> None:
         self.model._inner.witness.on_settled.append(self._records.put_nowait)
 
-    def ask(self, requests: Sequence[Request], through: Node | None = None) -> list[SessionRecord]:
-        """Send them side by side, over chains that have ``through``; the records as they were settled, in any order."""
-        return self.model._loop.run(self._ask(requests, through))
+    def ask(self, requests: Sequence[Request]) -> list[SessionRecord]:
+        """Send them side by side; the records as they were settled, in any order."""
+        return self.model._loop.run(self._ask(requests))
 
-    async def _ask(self, requests: Sequence[Request], through: Node | None) -> list[SessionRecord]:
-        wish = ORDINARY if through is None else Wish(Stage(through.peer, through.span))
-
+    async def _ask(self, requests: Sequence[Request]) -> list[SessionRecord]:
         async def one(request: Request) -> None:
             room = request.prompt_tokens + request.new_tokens + 1
-            session = self.model._inner.session(max_tokens=room, wish=wish)
+            session = self.model._inner.session(max_tokens=room)
             try:
                 await session.generate(**request.options(self.model))
             finally:

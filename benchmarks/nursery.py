@@ -42,15 +42,16 @@ class Nursery:
         )
         self._imported = False
 
-    def server(self, arguments: Sequence[str], out: Path, errors: Path) -> psutil.Process:
+    def server(self, arguments: Sequence[str], out: Path, errors: Path, cheat: str = "") -> psutil.Process:
         """A new ``python -m swarm.server`` with ``arguments``, its output in two files.
 
-        The last line of ``out`` is the event ``exit`` with its ``code``, unless it is killed.
+        With the name of a ``cheat``, ``python -m benchmarks.cheaters`` instead. The last line of ``out`` is the event
+        ``exit`` with its ``code``, unless it is killed.
         """
         self._imported = self._imported or self._answer() == READY
         if self._process.stdin is None or not self._imported:
             raise NetworkError("the process that starts the servers did not start itself", hint="see what it printed")
-        order = {"arguments": list(arguments), "out": str(out), "errors": str(errors)}
+        order = {"arguments": list(arguments), "out": str(out), "errors": str(errors), "cheat": cheat}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return psutil.Process(int(self._answer()))
@@ -85,7 +86,8 @@ class Nursery:
 
 def main() -> int:
     """Fork a server for every order; kill those that are left when no more come."""
-    import swarm.cli.host  # noqa: F401 - this is what the servers are spared
+    import benchmarks.cheaters.catalogue  # noqa: F401 - this is what the servers are spared
+    import swarm.cli.host  # noqa: F401
 
     gc.freeze()  # shared with every child for as long as nobody writes to it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,15 +112,20 @@ def _become_server(order: dict[str, object]) -> None:
         _redirect(os.devnull, os.O_RDONLY, 0)
         _redirect(str(order["out"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 1)
         _redirect(str(order["errors"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 2)
-        from swarm.cli.main import serve
-
         arguments = order["arguments"]
-        code = serve([str(argument) for argument in arguments] if isinstance(arguments, list) else [])
+        code = _serve([str(argument) for argument in arguments] if isinstance(arguments, list) else [], order["cheat"])
         print(json.dumps({"event": EXIT_EVENT, "code": code}), flush=True)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _serve(arguments: list[str], cheat: object) -> int:
+    from benchmarks.cheaters.__main__ import main as cheating
+    from swarm.cli.main import serve
+
+    return cheating([str(cheat), *arguments]) if cheat else serve(arguments)
 
 
 def _redirect(path: str, flags: int, to: int) -> None:

@@ -1,27 +1,23 @@
-"""Server processes of any program that takes ``swarm.server``'s arguments: a cheater's, or an honest one's."""
+"""Server processes one at a time: honest ones, and any cheater's. Forked from a nursery, which spares imports."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from benchmarks.fleet import READY_S, Life
+from benchmarks.nursery import Nursery
 from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.spans import Span
 
-STOP_S = 20.0
-HONEST = ("swarm.server",)
-
-
-def cheating(kind: str) -> tuple[str, ...]:
-    """The program that cheats so (``benchmarks.cheaters``)."""
-    return ("benchmarks.cheaters", kind)
+STOP_S = 30.0
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,50 +27,56 @@ class Node:
     peer: PeerId
     address: str
     span: Span
-    pid: int
+    process: psutil.Process
 
 
-@contextmanager
-def serving(
-    span: Span, folder: Path, join: Sequence[str] = (), *, program: Sequence[str] = HONEST, options: Sequence[str] = ()
-) -> Iterator[Node]:
-    """A server of the demo model for ``span``, from READY until the block ends; it joins ``join`` or starts a swarm.
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Starts servers of the demo model; their keys and what they say lie in ``folder``."""
 
-    One thread unless ``options`` say otherwise. Its key is a new one. Raises ``NetworkError`` if it ends before READY.
-    """
-    number = len(list(folder.iterdir()))
-    where = ["--initial-peers", *join] if join else ["--new-swarm"]
-    how = ["--threads", "1", "--host", "127.0.0.1", "--identity", str(folder / f"{number}.key"), *options]
-    errors = folder / f"{number}.err"
-    with errors.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *program, "--blocks", str(span), "--json", *where, *how],
-            cwd=Path(__file__).parents[1],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-        )
-    try:
-        yield _ready(process, span, errors)
-    finally:
-        process.terminate()
+    nursery: Nursery
+    folder: Path
+
+    @contextmanager
+    def serving(
+        self, span: Span, join: Sequence[str] = (), *, cheat: str = "", options: Sequence[str] = ()
+    ) -> Iterator[Node]:
+        """A server for ``span``, from READY until the block ends; it joins ``join`` or starts a swarm.
+
+        ``cheat`` names what is wrong with it (``benchmarks.cheaters``). One thread unless ``options`` say otherwise;
+        its key is a new one. Raises ``NetworkError`` if it ends before READY, or is not in two minutes.
+        """
+        name = self.folder / str(len(list(self.folder.glob("*.out"))))
+        out, errors = name.with_suffix(".out"), name.with_suffix(".err")
+        out.touch()
+        where = ["--initial-peers", *join] if join else ["--new-swarm"]
+        how = ["--threads", "1", "--host", "127.0.0.1", "--identity", str(name.with_suffix(".key")), *options]
+        arguments = ["--model", "demo", "--blocks", str(span), "--json", *where, *how]
+        life = Life(self.nursery.server(arguments, out, errors, cheat), out, errors)
         try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+            yield _ready(life, span)
+        finally:
+            _end(life)
 
 
-def _ready(process: subprocess.Popen[str], span: Span, errors: Path) -> Node:
-    peer = address = ""
-    for line in process.stdout or ():
-        event = json.loads(line)
-        if event["event"] == "banner":
-            peer, address = event["peer"], event["addresses"][0]
-        elif event["event"] == "ready":
-            return Node(PeerId(peer), address, span, process.pid)
-    said = errors.read_text(errors="replace")[-2000:]
-    raise NetworkError(f"the server for layers {span} ended before it was ready: {said}")
+def _ready(life: Life, span: Span) -> Node:
+    until_s = time.monotonic() + READY_S
+    while life.event("ready") is None:
+        if not life.running or time.monotonic() > until_s:
+            said = life.errors.read_text(errors="replace") if life.errors.exists() else ""
+            raise NetworkError(f"the server for layers {span} did not become READY: {said[-2000:]}")
+        time.sleep(_POLL_S)
+    life.daemons = life.process.children(recursive=True)
+    banner = life.events["banner"]
+    return Node(PeerId(banner["peer"]), banner["addresses"][0], span, life.process)
+
+
+def _end(life: Life) -> None:
+    """SIGTERM, and SIGKILL to what is still there after a while."""
+    if life.running:
+        life.process.terminate()
+    until_s = time.monotonic() + STOP_S
+    while life.left and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
+    for process in life.left:
+        process.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.cheaters import rows, tokens, weights
+from benchmarks.cheaters import evidence, rows, tokens, weights
 from benchmarks.cheaters.cheat import Cheat
 from swarm.core.errors import ConfigError
 
@@ -21,6 +21,12 @@ PLAIN: dict[str, Callable[[], Cheat]] = {
     "other-ids": rows.other_ids,
     "tokens": tokens.replaced,
     "tokens-in-reach": tokens.in_reach,
+    "claims-rows": evidence.claims_rows,
+    "claims-layers": evidence.claims_layers,
+    "equivocates": evidence.equivocates,
+    "busy-to-audits": evidence.busy_to_audits,
+    "withholds": evidence.withholds,
+    "frames": evidence.frames,
 }
 OF_A_LAYER: dict[str, Callable[[int], Cheat]] = {"skip": weights.skip, "late": rows.late, "rarely": rows.rarely}
 """Named with a layer of the whole model: ``skip:13``."""

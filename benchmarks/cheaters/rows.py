@@ -48,8 +48,8 @@ def stale() -> Cheat:
                     continue
                 if not kept or kept[-1][0] is not work.slot:
                     kept[:] = [*kept[-1:], (work.slot, {})]
-                rows = _rows(output.hidden, work.want)
-                first = work.keep + work.rows - work.want
+                rows = _rows(output.hidden, _answered(work))
+                first = work.keep + work.rows - len(rows)
                 kept[-1][1].update(enumerate(rows, first))
                 old = kept[0][1] if len(kept) == 2 else {}
                 output.hidden = b"".join(old.get(first + place, row) for place, row in enumerate(rows))
@@ -68,12 +68,13 @@ def another() -> Cheat:
 
         def forward_another(span: Span, batch: Sequence[Work]) -> list[Output]:
             outputs = forward(span, batch)
-            made = [(work.slot, out.hidden, work.want) for work, out in zip(batch, outputs, strict=True) if out.hidden]
-            for work, output in zip(batch, outputs, strict=True):
+            pairs = list(zip(batch, outputs, strict=True))
+            made = [(work.slot, output.hidden, _answered(work)) for work, output in pairs if output.hidden]
+            for work, output in pairs:
                 others = [entry for entry in (*last, *made) if entry[0] is not work.slot]
                 if output.hidden and others:
                     _, rows, count = others[-1]
-                    cycle = np.resize(np.arange(count), work.want)
+                    cycle = np.resize(np.arange(count), _answered(work))
                     output.hidden = b"".join(_rows(rows, count)[place] for place in cycle)
             last[:] = [*last, *made][-2:]
             return outputs
@@ -161,6 +162,11 @@ def _input_row(work: Work, row: int) -> bytes:
     if work.token_ids is not None:
         return int(work.token_ids[row]).to_bytes(4, "little")
     return _rows(bytes(work.hidden or b""), work.rows)[row]
+
+
+def _answered(work: Work) -> int:
+    """How many rows come back of it."""
+    return work.rows if work.record else work.want
 
 
 def _rows(data: bytes, count: int) -> list[bytes]:
