@@ -15,6 +15,9 @@ NAMES = {
     "overload": "sessions at the knee and with twice as many clients, BUSY, one client beside 50 sessions of another",
     "failover": "seconds without a token when a server of the chain dies or freezes, beside a full prefill",
     "soak": "answers for minutes while servers are killed, frozen and started again, and what leaked",
+    "verification": "what receipts cost servers in compute and tokens per second, and in bytes a token and hop",
+    "detection": "how surely audits find each kind of cheater, how long it lasts, and what honest servers' e is",
+    "indistinguishable": "how well a classifier tells challenges from traffic by what a server sees, AUC by group",
     "scheduling": "milliseconds of allocation and routing by number of nodes, and how good the plans are",
 }
 
