@@ -95,12 +95,13 @@ class Notary:
         """
         held = min(self.builder.length, signed_rows)
         self._truncate_noted(max(keep, held), replayed=False)
-        self.builder.resume(signed_rows)
-        self._mark, self._accepted = (generation, 0), None
+        self.resume(generation, signed_rows)
+        self._accepted = None
 
-    def resume(self, signed_rows: int) -> None:
-        """A newcomer: others have signed the windows below ``signed_rows``."""
+    def resume(self, generation: int, signed_rows: int) -> None:
+        """A newcomer, in ``generation``: others have signed the windows below ``signed_rows``."""
         self.builder.resume(signed_rows)
+        self._mark = (generation, 0)
 
     def finish(self) -> None:
         """Nothing more will come: drop the rows that wait, no receipt will be sent for them."""

@@ -89,7 +89,7 @@ class Reception:
             opening = self._desk.opening(client, opened, self._vitals.announcer.current)
             notary = Notary(self._desk, opening, raw, self.replay_budget)
             if opened.generation:
-                notary.resume(opened.signed_rows)
+                notary.resume(opened.generation, opened.signed_rows)
         return Kept(self.replay_budget, raw, notary, is_tail=opened.downstream is None)
 
     def way_after_heal(self, place: Downstream, session: ServerSession, generation: int) -> Downlink:

@@ -239,7 +239,7 @@ class HandChain:
         if unfed:
             await self.replay(keep, hops=self.places.index(unfed[-1]))
         for run in runs:
-            rows = 0
+            rows = keep if run[-1] in unfed[:-1] else 0  # the rows pass through it, and only the last one answers
             while rows < keep:
                 reply = await self.heard(run[-1])
                 assert isinstance(reply, Replayed), reply

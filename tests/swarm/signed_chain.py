@@ -11,6 +11,7 @@ from by_hand import HandChain, Place
 from fakes import HIDDEN
 from harness import LAYERS, MOMENT_S, Node
 
+from swarm.core.errors import PeerLostError
 from swarm.core.numerics import Numerics
 from swarm.core.sampling import SamplingParams
 from swarm.verification.book import ReceiptBook
@@ -19,7 +20,7 @@ from swarm.verification.leaves import digest_rows, id_hashes, row_hashes
 from swarm.verification.merkle import merkle_root
 from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, SignedReceipt, countersign
 from swarm.wire.evidence import Countersign, Settle, Settled, Signed
-from swarm.wire.messages import Close, Pace, Result
+from swarm.wire.messages import Close, LinkLost, Pace, Result
 from swarm.wire.tensors import cut_tensor
 
 
@@ -34,8 +35,6 @@ class SignedChain(HandChain):
         self.settled: dict[int, int] = {}
         self.hashes: dict[int, bytes] = {}
         """Hashes of the rows that a tail without a head sent, by row."""
-        self.fresh_from = 0
-        """Rows before it were computed again at the last heal: the tail's receipts hold no answers for them."""
         self.params = SamplingParams(temperature=1.1, seed=3, top_logprobs=1)
         self.epoch = 0
 
@@ -102,9 +101,9 @@ class SignedChain(HandChain):
         """Read whatever receipts have been sent by now."""
         for place in self.places:
             assert place.control is not None
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, PeerLostError):
                 async with asyncio.timeout(MOMENT_S):
-                    while isinstance(message := (await place.control.receive()).message, Signed | Pace):
+                    while isinstance(message := (await place.control.receive()).message, Signed | Pace | LinkLost):
                         place.receipts += [message] if isinstance(message, Signed) else []
                     raise AssertionError(message)
         self.read_receipts()
@@ -119,7 +118,7 @@ class SignedChain(HandChain):
 
     def verified(self, window: int, keep: int) -> CoveredWindow:
         rows = range(window * WINDOW_ROWS, min(keep, (window + 1) * WINDOW_ROWS))
-        answers = id_hashes([self.tokens.get(row) if row >= self.fresh_from else None for row in rows])
+        answers = id_hashes([self.tokens.get(row) for row in rows])
         known = Known(
             positions=(rows.start, rows.stop),
             entry_root=merkle_root(id_hashes([self.ids[row] for row in rows])),
@@ -135,17 +134,22 @@ class SignedChain(HandChain):
         signed_rows = self.book.whole_rows(keep)
         self.epoch = 0
         said = await self.heal(lost, keep, signed_rows)
-        newcomers = [place for place in self.places if place not in before]
-        fed_to = [index for index, place in enumerate(self.places) if place in newcomers]
-        unlogged = any(said[index - 1].logged_rows < keep for index in fed_to if index and index - 1 in said)
-        again = self.places[: fed_to[-1] + 1] if unlogged or 0 in fed_to else newcomers
+        unfed = 0
+        """Places before it are fed from the front, newcomers behind it from logs."""
+        logged = True
+        for index, place in enumerate(self.places):
+            if place in before:
+                logged = said[before.index(place)].logged_rows >= keep
+            elif not logged or index == 0:
+                logged, unfed = False, index + 1
+        again = [place for index, place in enumerate(self.places) if index < unfed or place not in before]
         cut = [
             (one.number, other.number)
             for one, other in zip(self.places, self.places[1:], strict=False)
             if one in again and other not in again
         ]
-        if self.tail in again:
-            self.fresh_from = keep
+        if self.tail in again:  # rows that it computes again hold no answers
+            self.tokens = {row: token for row, token in self.tokens.items() if row < signed_rows}
         openings = [opening_of(place, self.client) for place in self.places]
         self.book.heal(openings, (self.generation, 0), keep=keep, signed_rows=signed_rows, cut=cut)
 
