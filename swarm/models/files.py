@@ -102,11 +102,30 @@ class ModelFiles:
     @property
     def short_table_tokens(self) -> int | None:
         """Up to which length a ``longrope`` model uses its short rotary table; None for every other model."""
-        rope = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
-        if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) not in ("longrope", "su"):
+        if self._rope_type not in ("longrope", "su"):
             return None
+        rope = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
         length = rope.get("original_max_position_embeddings") or self.config.get("original_max_position_embeddings")
         return length if isinstance(length, int) and length > 0 else None
+
+    @property
+    def length_matters(self) -> bool:
+        """True if a row depends on how long the whole text is, not only on what stands before it."""
+        return self._rope_type in ("longrope", "su", "dynamic")
+
+    @property
+    def has_experts(self) -> bool:
+        """True for a mixture of experts, where rounding may send a row to another expert."""
+        counts = (self.config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts"))
+        return any(isinstance(count, int) and count > 1 for count in counts)
+
+    @property
+    def _rope_type(self) -> str:
+        """How rotary tables are scaled; empty if they are not."""
+        rope = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
+        if not isinstance(rope, dict):
+            return ""
+        return str(rope.get("rope_type", rope.get("type")) or "")
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

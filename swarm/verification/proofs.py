@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from swarm.core.errors import BadProofError, ConfigError, PeerError, ProtocolViolation
+from swarm.core.errors import BadProofError, ConfigError, MisuseError, PeerError, ProtocolViolation
 from swarm.core.ids import PeerId
 from swarm.core.keys import verify
 from swarm.core.limits import MAX_PROOF_BYTES, MAX_RECEIPT_BYTES
@@ -280,6 +280,16 @@ def row_bytes(codec: ProofCodec, dtype: str, hidden: int) -> int:
     return hidden * DTYPE_BYTES[dtype] if codec == "raw" else hidden + 4 * -(-hidden // INT8_BLOCK)
 
 
+def check_calibration(charge: Charge, calibration: Calibration) -> None:
+    """See ``judge_charge``; for whoever wants to know before anything is computed."""
+    if charge.opening.calibration not in (NO_HASH, charge.calibration):
+        raise BadProofError("judged by another calibration than the one that the server named")
+    if charge.calibration != calibration.digest():
+        raise MisuseError(
+            "this proof was judged by another calibration than the one here", hint="get the one that the swarm uses"
+        )
+
+
 def judge_charge(
     charge: Charge,
     suspect: Rows,
@@ -295,15 +305,14 @@ def judge_charge(
     ``suspect`` holds all rows from 0 on: inputs ``[receipt.last, hidden]`` and outputs, of which only the window's are
     looked at; ``reference`` is what one computed of the same inputs in ``numerics``, ``[window's rows, hidden]``.
     ``inputs_known`` as in ``judge_rows``.
-    Raises ``BadProofError`` for a calibration that is not the one the server and the accuser named, for rows that no
-    text leads to, be it only in the rows before the window (crafted rows can make honest servers differ), and unless
-    the window fails hard. ``MisuseError`` for a reference of another quantization than the server declared.
+    Raises ``BadProofError`` if the accuser judged by another calibration than the server named, for rows that no text
+    leads to, be it only in the rows before the window (crafted rows can make honest servers differ), and unless the
+    window fails hard. ``MisuseError`` for what says nothing of the proof: a reference of another quantization than the
+    server declared, another calibration than the accuser's.
     """
     check_comparable(charge.numerics, numerics)
     receipt, opening = charge.receipt, charge.opening
-    digest = calibration.digest()
-    if charge.calibration != digest or opening.calibration not in (NO_HASH, digest):
-        raise BadProofError("judged by another calibration than this one")
+    check_calibration(charge, calibration)
     if calibration.header.model != opening.model or opening.end > calibration.header.layers:
         raise BadProofError("about another model, or about layers that it does not have")
     if calibration.header.hidden != charge.hidden:

@@ -338,7 +338,7 @@ async def test_a_proof_convinces_a_stranger_without_weights(
             return await two(charge, [lying, honest[0]])
 
         if place:
-            with pytest.raises(BadProofError, match="the server is right"):
+            with pytest.raises(MisuseError, match="do not agree"):
                 await convict(data, split, calibration)
 
         async def one(charge: Charge) -> list[Reference]:

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from swarm.client.auditing.audit import StageAudit
-from swarm.client.auditing.auditors import ServerReference
 from swarm.client.auditing.reference import Reference, Replay
 from swarm.client.auditing.rows import RowForm, floats
-from swarm.core.errors import BadProofError, MisuseError
+from swarm.core.errors import BadProofError, MisuseError, PeerError, PeerLostError
 from swarm.core.ids import PeerId
 from swarm.verification.calibration import Calibration, Floats
 from swarm.verification.judging import WindowVerdict
-from swarm.verification.proofs import ChallengeText, Charge, FraudProof, ProofParts, judge_charge
+from swarm.verification.proofs import ChallengeText, Charge, FraudProof, ProofParts, check_calibration, judge_charge
 from swarm.verification.receipts import WINDOW_ROWS
+from swarm.verification.strikes import TRUSTED
 from swarm.verification.verdict import DENSE, Outcome, Thresholds
 from swarm.verification.whitening import Rows, mutual_error, whitened
 
@@ -90,41 +90,74 @@ async def convict(
     One trusted reference is enough; of others it takes two, who are neither the accused nor one another and agree.
     ``length_matters``: rows of this model depend on how long the whole text was to be, which no receipt says; then
     nothing can be proven.
-    Raises ``BadProofError`` (or another ``PeerError``) that says what is wrong with it, what a reference raises, and
-    ``MisuseError`` if the references are not enough to say anything.
+
+    Raises a ``PeerError`` (mostly ``BadProofError``) that says what is wrong with the proof. Any other ``SwarmError``
+    says nothing of it: another calibration here, nobody who computes it again, others that do not agree.
     """
     if length_matters:
         raise BadProofError("a model whose rows depend on the text's length, which no receipt tells")
     charge = await asyncio.to_thread(lambda: FraudProof.parse(data).check())
+    check_calibration(charge, calibration)
     chosen = await references(charge)
-    trusted = not any(isinstance(reference, ServerReference) for reference in chosen)
-    names = {reference.name for reference in chosen} - {charge.subject}
-    if not chosen or (not trusted and (len(names) < 2 or len(names) < len(chosen))):
-        raise MisuseError("not enough of others hold the accused layers", hint="check it with the weights (--model)")
+    trusted = _check_enough(chosen, charge)
     inputs = floats(charge.inputs, _received(charge)) if charge.inputs else None
-    first = charge.receipt.first
-    replay = Replay(charge.opening.span, charge.numerics, charge.token_ids, inputs, first, charge.hidden)
-    answers = [np.asarray(await reference.outputs(replay)) for reference in chosen]
+    replay = Replay(charge.opening.span, charge.numerics, charge.token_ids, inputs, charge.receipt.first, charge.hidden)
+    answers = [await _computed(reference, replay) for reference in chosen]
     if inputs is None:
         inputs = await chosen[0].embedded(charge.token_ids)
-    known = inputs is not None
-    suspect = _suspect(charge, inputs)
-    verdicts = []
-    for reference, outputs in zip(chosen, answers, strict=True):
-        verdicts.append(
-            judge_charge(
-                charge,
-                suspect,
-                outputs,
-                calibration,
-                numerics=reference.numerics,
-                thresholds=thresholds,
-                inputs_known=known,
-            )
-        )
+    court = _Court(charge, _suspect(charge, inputs), calibration, thresholds, inputs is not None)
     if not trusted:
-        _check_agreement(charge, suspect, answers, calibration, thresholds)
+        court.check_agreement(answers)
+    verdicts = [court.judge(answer, reference) for answer, reference in zip(answers, chosen, strict=True)]
     return Conviction(charge.subject, charge, tuple(verdicts))
+
+
+def _check_enough(chosen: Sequence[Reference], charge: Charge) -> bool:
+    """True if one of them is trusted; ``MisuseError`` if they are not enough to say anything."""
+    if any(reference.name == TRUSTED for reference in chosen):
+        return True
+    names = {reference.name for reference in chosen} - {charge.subject}
+    if len(names) < 2 or len(names) < len(chosen):
+        raise MisuseError("not enough others hold the accused layers", hint="check it with the weights")
+    return False
+
+
+async def _computed(reference: Reference, replay: Replay) -> Floats:
+    """What a reference makes of it; that an auditor answers nonsense is no fault of the proof's."""
+    try:
+        return await reference.outputs(replay)
+    except PeerError as error:
+        if reference.name == TRUSTED:
+            raise
+        raise PeerLostError(f"{reference.name[-8:]} did not compute it again: {error.message}") from error
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Court:
+    charge: Charge
+    suspect: Rows
+    calibration: Calibration
+    thresholds: Thresholds
+    inputs_known: bool
+
+    def judge(self, answer: Floats, reference: Reference) -> WindowVerdict:
+        return judge_charge(
+            self.charge,
+            self.suspect,
+            answer,
+            self.calibration,
+            numerics=reference.numerics,
+            thresholds=self.thresholds,
+            inputs_known=self.inputs_known,
+        )
+
+    def check_agreement(self, answers: Sequence[Floats]) -> None:
+        """Raise ``MisuseError`` if the auditors differ among themselves: then one of them may be the liar."""
+        first, span = self.charge.receipt.first, self.charge.opening.span
+        inputs = self.suspect.inputs[first:]
+        updates = [whitened(Rows(first, inputs, answer), self.calibration, span) for answer in answers]
+        if any(mutual_error(updates[0], update) > self.thresholds.pass_error for update in updates[1:]):
+            raise MisuseError("those who computed it again do not agree", hint="check it with the weights")
 
 
 def _received(charge: Charge) -> RowForm:
@@ -137,13 +170,3 @@ def _suspect(charge: Charge, inputs: Floats | None) -> Rows:
     outputs = np.zeros((receipt.last, charge.hidden), np.float32)
     outputs[receipt.first :] = floats(charge.outputs, RowForm("raw", charge.numerics.dtype, charge.hidden))
     return Rows(0, np.zeros_like(outputs) if inputs is None else inputs, outputs)
-
-
-def _check_agreement(
-    charge: Charge, suspect: Rows, answers: Sequence[Floats], calibration: Calibration, thresholds: Thresholds
-) -> None:
-    """Raise ``BadProofError`` if the auditors differ among themselves: then one of them may be the liar."""
-    first, span = charge.receipt.first, charge.opening.span
-    updates = [whitened(Rows(first, suspect.inputs[first:], answer), calibration, span) for answer in answers]
-    if any(mutual_error(updates[0], update) > thresholds.pass_error for update in updates[1:]):
-        raise BadProofError("those who computed it again do not agree with each other")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from swarm.scheduling.coverage import usable
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.verification.calibration import Floats
+from swarm.verification.proofs import Charge
 from swarm.wire.fields import PREFILL_LANE
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Result, Step
@@ -139,3 +141,22 @@ class ServerReference:
         if rows != want or len(frame.payload) != size:
             raise ProtocolViolation(f"{rows} rows in {len(frame.payload)} bytes, not {want} in {size}", peer=self.peer)
         return to_float32(frame.payload, self.numerics.dtype).reshape(want, hidden)
+
+
+def delegated(
+    auditing: Auditing,
+    listings: Callable[[], Awaitable[Sequence[Listing]]],
+    distrusted: Callable[[], Collection[PeerId]],
+    random: Random,
+) -> Callable[[Charge], Awaitable[list[ServerReference]]]:
+    """For ``accusing.convict`` without weights: two servers that cover the accused layers, drawn by ``random``.
+
+    Neither the accused nor anybody of ``distrusted``; fewer than two if there are not more.
+    """
+
+    async def references(charge: Charge) -> list[ServerReference]:
+        excluded = {charge.subject, *distrusted()}
+        found = covering(await listings(), charge.opening.span, charge.numerics, excluded=excluded)
+        return [ServerReference(plan, auditing) for plan in random.sample(found, min(2, len(found)))]
+
+    return references

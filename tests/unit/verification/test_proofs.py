@@ -334,13 +334,16 @@ def test_forgery_rows_that_no_text_leads_to() -> None:
 
 
 def test_forgery_the_wrong_calibration() -> None:
+    """An accuser may not choose one by which an honest server looks wrong."""
     other = toy_calibration(300)
-    with pytest.raises(BadProofError, match="another calibration"):
-        judged(Session().proof().check(), calibration=other)
-    with pytest.raises(BadProofError, match="another calibration"):
+    with pytest.raises(BadProofError, match="another calibration than the one that the server named"):
         judged(Session(calibration=other.digest()).proof().check())
-    with pytest.raises(BadProofError, match="another calibration"):
-        judged(Session().proof(calibration=other.digest()).check())
+    with pytest.raises(BadProofError, match="another calibration than the one that the server named"):
+        judged(Session().proof(calibration=other.digest()).check(), calibration=other)
+    unnamed = Session(calibration=NO_HASH)
+    for charge in (Session().proof().check(), unnamed.proof().check()):
+        with pytest.raises(MisuseError, match="another calibration than the one here"):
+            judged(charge, calibration=other)
 
 
 def test_forgery_another_model_or_layers_beyond_it() -> None:
