@@ -11,9 +11,9 @@ import argparse
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from benchmarks.lives import Seen, live, windows_until_ejection
 from benchmarks.nursery import Nursery
 from benchmarks.processes import Node, Processes
 from benchmarks.setup import demo_files, say
-from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_request, honest_trials
+from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_request, honest_trials, teams_of
 from swarm.client.auditing.audit import AuditedWindow
 from swarm.client.blocking import SwarmModel
 from swarm.core.spans import Span
@@ -46,15 +46,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The figures of each cheater, and of honest servers."""
     calibration_of(demo_files())
     wanted = chosen_trials(options.kinds or []) if options.kinds is None or options.kinds else {}
-    groups: dict[tuple[tuple[str, ...], Span], dict[str, Trial]] = {}
-    for name, trial in wanted.items():
-        groups.setdefault((trial.numerics, trial.span), {})[name] = trial
     cheaters: dict[str, Any] = {}
-    for (numerics, missing), trials in groups.items():
-        with swarm(numerics, [span for span in SPANS if span != missing]) as bench:
-            for name, trial in trials.items():
-                cheaters[name] = _cheater(bench, trial, options)
-                say(f"{name}: {cheaters[name]}")
+    for (numerics, spans), teams in groupby(sorted(teams_of(wanted), key=_base_name), _base):
+        with swarm(numerics, spans) as bench:
+            for team in teams:
+                cheaters |= _cheaters(bench, team, options)
     figures: dict[str, Any] = {"cheaters": cheaters} if cheaters else {}
     return figures | ({"honest": _honest(options.honest_windows)} if options.honest_windows else {})
 
@@ -93,24 +89,48 @@ class Bench:
 
 @contextmanager
 def swarm(options: Sequence[str], spans: Sequence[Span] = SPANS) -> Iterator[Bench]:
-    """Honest servers of ``spans`` with ``options``, and a client."""
+    """Honest servers of ``spans`` with ``options``, and a client.
+
+    For no spans one that no chain can use, for others to join through.
+    """
     with tempfile.TemporaryDirectory(prefix="swarm-detection-") as name, ExitStack() as stack:
         processes, nodes = Processes(stack.enter_context(Nursery()), Path(name)), list[Node]()
-        for span in spans:
+        for span in spans or [Span(0, 1)]:
             join = [node.address for node in nodes[:1]]
-            nodes.append(stack.enter_context(processes.serving(span, join, options=options)))
+            how = options if spans else (*options, "--no-head")
+            nodes.append(stack.enter_context(processes.serving(span, join, options=how)))
         addresses = [node.address for node in nodes]
         model = stack.enter_context(SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1"))
         yield Bench(nodes, Inspector(model, calibration_of(demo_files())), processes)
 
 
-def _cheater(bench: Bench, trial: Trial, options: argparse.Namespace) -> dict[str, Any]:
-    """Start it, ask through it, audit it."""
+def _base(team: Mapping[str, Trial]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+    """The numerics of a chain with these cheaters, and the spans that honest servers hold in it."""
+    taken = {trial.span for trial in team.values()}
+    numerics = next(iter(team.values())).numerics
+    return numerics, tuple(span for span in SPANS if span not in taken)
+
+
+def _base_name(team: Mapping[str, Trial]) -> str:
+    return str(_base(team))
+
+
+def _cheaters(bench: Bench, team: Mapping[str, Trial], options: argparse.Namespace) -> dict[str, Any]:
+    """Start them, ask through them, audit them; the figures of each."""
+    trial = max(team.values(), key=lambda trial: trial.at_least)
     sessions = -(-round(options.windows * trial.at_least) // trial.session_windows)
-    with bench.processes.serving(trial.span, bench.addresses, cheat=trial.kind, options=trial.numerics):
+    with ExitStack() as stack:
+        for each in team.values():
+            serving = bench.processes.serving(each.span, bench.addresses, cheat=each.kind, options=each.numerics)
+            stack.enter_context(serving)
         bench.warm_up(trial)
-        found = bench.sessions(trial, sessions, [trial.span])
-    return figures_of(found, trial) | _lives(found, trial, options.lives) | {"live": live(found)}
+        found = bench.sessions(trial, sessions, [each.span for each in team.values()])
+    figures = {}
+    for place, (name, each) in enumerate(team.items()):
+        mine = found[place :: len(team)]
+        figures[name] = figures_of(mine, each) | _lives(mine, each, options.lives) | {"live": live(mine)}
+        say(f"{name}: {figures[name]}")
+    return figures
 
 
 def figures_of(found: Sequence[Inspected], trial: Trial) -> dict[str, Any]:

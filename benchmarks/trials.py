@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.cheaters.rows import is_rare
@@ -33,7 +33,8 @@ class Trial:
     """One cheater. ``numerics`` are options of every server of its chain, its own too.
 
     Sessions of ``prompt_tokens`` and ``new_tokens``, ``together`` at once, after ``warm_up`` ones that are not audited.
-    ``cheated`` says which audited windows were cheated on.
+    ``cheated`` says which audited windows were cheated on. Those of one ``team`` stand in one chain, each judged by
+    what it made of the rows that it received.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Trial:
     at_least: float = 1.0
     """Times as many windows as others."""
     cheated: Cheated = field(default=every_window)
+    team: str = ""
 
     @property
     def session_windows(self) -> int:
@@ -69,7 +71,7 @@ def trials() -> dict[str, Trial]:
         Trial("late:13", warm_up=4),
         Trial("rarely:13", at_least=6.0, cheated=rare_window),
     ]
-    chosen += [Trial(f"skip:{layer}", span=_span_of(layer)) for layer in range(30)]
+    chosen += [Trial(f"skip:{layer}", span=_span_of(layer), team=f"skip {layer % 10}") for layer in range(30)]
     return {_name(trial): trial for trial in chosen}
 
 
@@ -80,6 +82,14 @@ def chosen_trials(names: Sequence[str]) -> dict[str, Trial]:
         for name, trial in trials().items()
         if not names or name in names or trial.kind in names or trial.kind.partition(":")[0] in names
     }
+
+
+def teams_of(named: Mapping[str, Trial]) -> list[dict[str, Trial]]:
+    """The trials by chains, in their order; those of one team ask alike."""
+    found: dict[str, dict[str, Trial]] = {}
+    for name, trial in named.items():
+        found.setdefault(trial.team or name, {})[name] = trial
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
