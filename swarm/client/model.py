@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Unpack
 from weakref import WeakSet
 
+from swarm.client.bench import Bench, BenchParts
 from swarm.client.choice import ModelShape
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
@@ -106,6 +107,9 @@ class AsyncSwarmModel:
             self.reputation,
         )
         self._standbys = StandbyKeeper(self._opener.ground)
+        bench = BenchParts(self._opener.ground, parts.directory, parts.files.model_id, self.witness, parts.identity)
+        self._bench = Bench(bench, lambda: [stage.peer for session in self.sessions for stage in session.chain])
+        self.jury = self._bench.jury
         self._heads = Heads(parts.files, remote=options.remote_head, codec=options.codec, progress=options.progress)
         self.endings = Settlements()
 
@@ -162,6 +166,7 @@ class AsyncSwarmModel:
         await asyncio.gather(*(session.close() for session in list(self.sessions)))
         await self._heads.close()
         await self.endings.wait(ENDING_S)
+        await self._bench.close()
         await self._standbys.close()
         await self._opener.close()
         await self.parts.directory.close()
@@ -210,6 +215,7 @@ class AsyncSwarmModel:
         self, kv_tokens: int, report: ProgressCallback, priority: Priority, wish: Wish = ORDINARY
     ) -> Conversation:
         """A conversation on a chain with room for ``kv_tokens``."""
+        await self._bench.begin()
         if not self.options.remote_head:
             with suppress(NetworkError):  # whoever opens the chain says what is wrong
                 await self._heads.expect(await self._opener.ground.view.look())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from directory_nodes import MODEL, Create, identities, raw
-from equivocations import evidence_against, signed_accusation
+from proofs_at_hand import evidence_against, signed_accusation
 
 from swarm.core.accusation import Accusation, ProofRef
 from swarm.core.keys import Identity

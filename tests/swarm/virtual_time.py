@@ -75,10 +75,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """``swarm.core.clock.Clock`` over the running loop's own time."""
+    """``swarm.core.clock.Clock`` over the time of the loop it is made in, for its threads as well."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
 
     def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def wall_s(self) -> float:
         return WALL_OFFSET_S + self.monotonic_s()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from equivocations import accusation, evidence_against
+from proofs_at_hand import accusation, evidence_against
 
 from swarm.core.accusation import MAX_EVIDENCE_BYTES, MAX_PROOFS, Accusation, ProofRef
 from swarm.core.errors import BadRecordError, ConfigError

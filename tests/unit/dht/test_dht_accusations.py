@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from equivocations import evidence_against, signed_accusation
+from proofs_at_hand import evidence_against, signed_accusation
 
 from swarm.core.accusation import Accusation, ProofRef
 from swarm.core.errors import NetworkError

@@ -1,7 +1,8 @@
-"""Servers that sign two different receipts with one counter: the evidence, and the records that carry it."""
+"""Proofs against servers, well made, and the records that tell of them; whether fraud was one, weights would say."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,15 +10,19 @@ from msgspec.structs import replace
 from swarm.core.accusation import Accusation
 from swarm.core.keys import Identity
 from swarm.core.records import sign_record
+from swarm.verification.challenge import Table, walk
+from swarm.verification.commitment import commit
 from swarm.verification.equivocation import EquivocationProof
+from swarm.verification.leaves import digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.proofs import ChallengeText, FraudProof, ProofParts
 from swarm.verification.receipts import NO_HASH, Opening, Receipt, sign_receipt
+from swarm.verification.windows import WindowBuilder, counter_base
 
 CLIENT = Identity(bytes([250]) * 32)
 RECEIPT = 1
 
 
-def receipt_of(signer: Identity, model: str, **changes: Any) -> Receipt:
-    """A receipt that ``signer`` might sign: layers 0:1, the first full window."""
+def opening_of(signer: Identity, model: str, **changes: Any) -> Opening:
     opening = Opening(
         signer=signer.peer_id,
         client=CLIENT.peer_id,
@@ -31,6 +36,12 @@ def receipt_of(signer: Identity, model: str, **changes: Any) -> Receipt:
         numerics="float32",
         commitment=bytes(32),
     )
+    return replace(opening, **changes)
+
+
+def receipt_of(signer: Identity, model: str, **changes: Any) -> Receipt:
+    """A receipt that ``signer`` might sign: layers 0:1, the first full window."""
+    opening = opening_of(signer, model)
     hashes = bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32, bytes([4]) * 32
     return replace(Receipt(RECEIPT, opening, 0, 32, *hashes, counter=7, expires_s=2**31), **changes)
 
@@ -40,6 +51,30 @@ def evidence_against(signer: Identity, model: object, *, variant: int = 0) -> by
     one = receipt_of(signer, str(model))
     other = replace(one, out_root=bytes([9, variant]) * 16)
     return EquivocationProof.of(sign_receipt(signer, one), sign_receipt(signer, other)).to_bytes()
+
+
+def fraud_against(signer: Identity, model: object, *, session: int = 0, hidden: int = 8) -> bytes:
+    """A proof that ``signer`` answered a challenge with noise, in another ``session`` another one."""
+    seed, rows = bytes([session]) * 32, 32
+    table = Table(tuple(range(40)) * 3 + (7, 3, 1, 9, 2), order=2)
+    ids = walk(seed, rows, table)
+    outputs = Random(session).randbytes(rows * hidden * 4)
+    digests = digest_rows(rows, outputs)
+    leaves = step_leaves(0, id_hashes(ids), digests, row_hashes(digests, ids))
+    opening = opening_of(signer, str(model), session=bytes([session]) * 16, commitment=commit(seed))
+    builder = WindowBuilder(opening, counter_base(1_000_000, session))
+    builder.append(leaves)
+    parts = ProofParts(
+        seed=seed,
+        receipts=[sign_receipt(signer, receipt) for receipt in builder.close(rows, 2**31)],
+        codec="raw",
+        token_ids=ids,
+        inputs=b"",
+        outputs=outputs,
+        leaves=leaves,
+        calibration=bytes(32),
+    )
+    return FraudProof.of(parts, ChallengeText(table, rows)).to_bytes()
 
 
 def accusation(holder: Identity, subject: Identity, model: object, now_s: float, /, **changes: Any) -> Accusation:
