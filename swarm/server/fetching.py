@@ -31,6 +31,9 @@ FETCH_IDLE_S = 10.0
 MAX_STREAMS = 32
 MAX_STREAMS_PER_PEER = 4
 BUSY_RETRY_S = 2.0
+END_S = 2.0
+"""How long a request may wait for its session to end."""
+END_POLL_S = 0.02
 BYTES_PER_S = 16e6
 """For one peer, and for all together twice as much, in the long run; both may have two seconds' worth at once."""
 BURST_S = 2.0
@@ -97,6 +100,7 @@ class Fetching:
             if busy:
                 await fetch.send(Busy(BUSY_RETRY_S, "too many streams ask for rows"))
                 return
+            await self._ended(SessionKey(fetch.peer, request.session, request.stage))
             try:
                 kept = self._kept(fetch.peer, request)
             except RefusedError as error:
@@ -110,6 +114,12 @@ class Fetching:
         now_s = self._clock.monotonic_s()
         waits_s = self._each.wait_s(peer, size_bytes, now_s), self._all.wait_s("all", size_bytes, now_s)
         await self._clock.sleep(max(waits_s))
+
+    async def _ended(self, key: SessionKey) -> None:
+        """Its client may ask on another stream before CLOSE has been read, or the session's work has ended."""
+        until_s = self._clock.monotonic_s() + END_S
+        while (key in self._table or self._shelf.expects(key)) and self._clock.monotonic_s() < until_s:
+            await self._clock.sleep(END_POLL_S)
 
     def _kept(self, client: PeerId, request: FetchRows) -> Kept:
         """What is kept of the rows asked for; ``RefusedError`` with the reason why they are not for ``client``."""
@@ -143,5 +153,5 @@ def _rows_of(kept: Kept, request: FetchRows) -> Iterator[_Rows]:
             yield _Rows(FetchedRows(request.first + first, len(part)), (b"".join(part),))
         return
     rows = kept.computed if request.want == "outputs" else kept.sent
-    for frame in rows.frames(request.last, first=request.first):
+    for frame in rows.frames(request.last, first=request.first, bare=request.want == "outputs"):
         yield _Rows(FetchedRows(frame.keep, frame.rows, frame.ids), tuple(frame.parts))

@@ -7,7 +7,7 @@ computed is kept in the same way, for audits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.wire.payload import ID_BYTES
 from swarm.wire.tensors import Buffer, cut_tensor
@@ -142,14 +142,16 @@ class ReplayLog:
         """Forget everything."""
         self.truncate(0)
 
-    def frames(self, rows: int, *, first: int = 0) -> Iterator[ReplayRows]:
+    def frames(self, rows: int, *, first: int = 0, bare: bool = False) -> Iterator[ReplayRows]:
         """Rows ``[first, rows)`` in frames of at most ``REPLAY_ROWS``, those of one horizon together.
 
-        Made of what the log holds at the call, whatever happens to it later; none if that is fewer rows.
+        ``bare`` leaves out token ids, and so does not mind horizons. Made of what the log holds at the call, whatever
+        happens to it later; none if that is fewer rows.
         """
         if self._encoding is None or rows > self.rows:
             return iter(())
-        return _frames(tuple(self._segments), self._encoding, first, rows)
+        segments = tuple(replace(one, ids=b"", horizon=0) for one in self._segments) if bare else tuple(self._segments)
+        return _frames(segments, self._encoding, first, rows)
 
     def _keep_part(self, segment: _Segment, rows: int) -> None:
         """Put the first rows of a segment back, copied, so that the rest of its memory is free."""

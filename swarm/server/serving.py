@@ -154,6 +154,7 @@ class Serving:
             yield
         finally:
             session.closed = True
+            self.reception.shelf.expect(session.key)
             vitals.table.remove(session)
             self.reception.gate.left(session)
             self.idleness.forget(session)

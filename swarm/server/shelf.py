@@ -35,6 +35,7 @@ class Shelf:
         self._hold_s = hold_s
         self._budget = budget
         self._closed: OrderedDict[SessionKey, Closed] = OrderedDict()
+        self._ending: set[SessionKey] = set()
         budget.spare = self._drop_oldest
 
     def __len__(self) -> int:
@@ -45,8 +46,17 @@ class Shelf:
         """What everything here counts for. O(rows)."""
         return sum(ENTRY_BYTES + closed.kept.size_bytes for closed in self._closed.values())
 
+    def expect(self, key: SessionKey) -> None:
+        """A session is ending: until ``put`` it is neither running nor here."""
+        self._ending.add(key)
+
+    def expects(self, key: SessionKey) -> bool:
+        """True if that session is about to be put here."""
+        return key in self._ending
+
     def put(self, key: SessionKey, commitment: bytes, kept: Kept) -> None:
         """A session is over: keep its rows, or give back what they take."""
+        self._ending.discard(key)
         kept.finish()
         if kept.notary is None or not kept.notary.rows or not self._hold_s:
             kept.close()

@@ -42,6 +42,7 @@ from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
 from swarm.server.service import Server, ServerParts
 from swarm.transport.memory import LinkShape, MemoryNetwork, MemoryTransport
+from swarm.verification.calibration import Calibration
 
 LAYERS = 5
 CONTEXT = 640
@@ -255,6 +256,7 @@ class Swarm:
         name: str = "",
         announce: bool = True,
         speed: SpanSpeed = UNMEASURED,
+        calibration: Calibration | None = None,
     ) -> list[Node]:
         """Start one server per span, announced and ready.
 
@@ -265,13 +267,15 @@ class Swarm:
         for text in spans or SPANS:
             weights = LoadOptions(device="cpu", dtype=dtype, quantization=quantization)
             engine = self._engines.borrow(Span.parse(text), kv_tokens=kv_tokens, weights=weights, ends=ends)
-            node = await self._start(engine, config or ServerConfig(), name, speed)
+            node = await self._start(engine, config or ServerConfig(), name, speed, calibration)
             started.append(node)
             if announce:
                 await node.server.announce()
         return started
 
-    async def _start(self, engine: SpanEngine, config: ServerConfig, name: str, speed: SpanSpeed) -> Node:
+    async def _start(
+        self, engine: SpanEngine, config: ServerConfig, name: str, speed: SpanSpeed, calibration: Calibration | None
+    ) -> Node:
         identity = self.identity()
         transport = self.network.transport(identity)
         directory = MemoryDirectory(self.store)
@@ -280,7 +284,8 @@ class Swarm:
         takes_s = 0.0 if speed is UNMEASURED else speed.fixed_s + len(engine.info.span) * speed.tau_s
         recorder: Any = Recorder(engine, rows, takes_s)
         announcer = Announcer(directory, identity, self.clock, base, config)
-        server = Server(ServerParts(transport, recorder, announcer, self.clock, speed), config)
+        parts = ServerParts(transport, recorder, announcer, self.clock, speed, calibration=calibration)
+        server = Server(parts, config)
         await server.start()
         node = Node(identity, transport, directory, recorder, server, engine.free_tokens, rows)
         self.nodes.append(node)
