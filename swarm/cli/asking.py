@@ -41,6 +41,11 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--identity", type=Path, help="key file of this client, made if missing (default: a new key each time)"
     )
+    where.add_argument("--audit-my-traffic", action="store_true", help="have other servers compute some of this "
+                       "conversation again, and cheaters ejected: they see its rows (needs a calibration of the model, "
+                       "see `calibrate`)")  # fmt: skip
+    where.add_argument("--audit-mb", type=float, default=500.0, metavar="MB", help="megabytes an hour that audits may "
+                       "move (default: 500)")  # fmt: skip
     how = parser.add_argument_group("how to answer")
     how.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="default: 256")
     how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")
@@ -84,6 +89,8 @@ def _connect(options: argparse.Namespace) -> SwarmModel:
         head=options.head,
         compression=options.compression,
         identity=options.identity,
+        audit_my_traffic=options.audit_my_traffic,
+        audit_mb=options.audit_mb,
         progress=ProgressLine(sys.stderr),
     )
 

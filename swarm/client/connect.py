@@ -9,15 +9,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from swarm.client.auditing.checking import audit_traffic, check_proofs
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
-from swarm.core.errors import ConfigError
+from swarm.core.errors import ConfigError, SwarmError
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
 from swarm.models.resolve import resolve
+from swarm.runtime.calibrations import find_calibration
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
+from swarm.verification.calibration import Calibration
 from swarm.wire.fields import Codec
 
 CHOICES = {"head": ("auto", "local", "remote"), "compression": ("none", "int8"), "numerics": ("same", "any")}
@@ -32,6 +35,9 @@ class ConnectOptions:
     in a full swarm, ``heal_timeout_s`` for somebody to take over what a chain has lost in the middle of an answer,
     ``step_timeout_s`` for one step before its server is replaced. ``host`` is the address to listen on, ``identity`` a
     key file (None: a new key each time), ``progress`` is told of bytes loaded.
+
+    ``audit_my_traffic`` has other servers compute some of this client's rows again: they see them, and cheaters are
+    found by it. It takes a calibration of the model on this machine, and ``audit_mb`` megabytes an hour at most.
     """
 
     initial_peers: Sequence[str]
@@ -44,6 +50,8 @@ class ConnectOptions:
     step_timeout_s: float = 60.0
     host: str = "0.0.0.0"
     identity: Path | None = None
+    audit_my_traffic: bool = False
+    audit_mb: float = 500.0
     progress: BytesProgress = silent
 
 
@@ -62,6 +70,7 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
 async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions) -> AsyncSwarmModel:
     """A client like ``connect``'s, for whoever has opened the model already. ``options.revision`` does not matter."""
     _check(options)
+    calibration = await asyncio.to_thread(_calibration, files, options)
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
@@ -92,7 +101,28 @@ async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions)
         step_timeout_s=options.step_timeout_s,
         progress=options.progress,
     )
-    return AsyncSwarmModel(parts, client_options)
+    model = AsyncSwarmModel(parts, client_options)
+    if calibration is not None:
+        check_proofs(model, calibration)
+        if options.audit_my_traffic:
+            audit_traffic(model, calibration, mb_per_h=options.audit_mb)
+    return model
+
+
+def _calibration(files: ModelFiles, options: ConnectOptions) -> Calibration | None:
+    """This machine's, if it has one. A damaged one is only in the way of who asked for audits."""
+    try:
+        found = find_calibration(files.model_id)
+    except SwarmError:
+        if options.audit_my_traffic:
+            raise
+        return None
+    if found is None and options.audit_my_traffic:
+        raise ConfigError(
+            f"no calibration of {files.name} on this machine, and audits need one",
+            hint="fetch the swarm's, or run `python -m swarm calibrate`",
+        )
+    return found
 
 
 def _check(options: ConnectOptions) -> None:
@@ -102,6 +132,7 @@ def _check(options: ConnectOptions) -> None:
     for name, known in CHOICES.items():
         if getattr(options, name) not in known:
             raise ConfigError(f"{name} is {getattr(options, name)!r}", hint=f"choose {' or '.join(known)}")
-    for name in ("busy_timeout_s", "heal_timeout_s", "step_timeout_s"):
+    for name in ("busy_timeout_s", "heal_timeout_s", "step_timeout_s", "audit_mb"):
         if not getattr(options, name) >= 0:  # a NaN fails this too
-            raise ConfigError(f"{name} is {getattr(options, name)!r}", hint="give seconds, 0 or more")
+            unit = "megabytes" if name == "audit_mb" else "seconds"
+            raise ConfigError(f"{name} is {getattr(options, name)!r}", hint=f"give {unit}, 0 or more")

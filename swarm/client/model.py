@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Unpack
@@ -13,6 +13,7 @@ from swarm.client.bench import Bench, BenchParts
 from swarm.client.choice import ModelShape
 from swarm.client.conversation import Conversation
 from swarm.client.generation import Emit, Generation
+from swarm.client.ground import Ground
 from swarm.client.heads import Heads
 from swarm.client.healing import Healer, HealOptions
 from swarm.client.opener import ChainOpener, OpenerOptions, check_room
@@ -110,8 +111,15 @@ class AsyncSwarmModel:
         bench = BenchParts(self._opener.ground, parts.directory, parts.files.model_id, self.witness, parts.identity)
         self._bench = Bench(bench, lambda: [stage.peer for session in self.sessions for stage in session.chain])
         self.jury = self._bench.jury
-        self._heads = Heads(parts.files, remote=options.remote_head, codec=options.codec, progress=options.progress)
+        self.heads = Heads(parts.files, remote=options.remote_head, codec=options.codec, progress=options.progress)
         self.endings = Settlements()
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
+        """What is to end when the client leaves, while its network still works."""
+
+    @property
+    def ground(self) -> Ground:
+        """What everything of this client stands on."""
+        return self._opener.ground
 
     async def generate(
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
@@ -164,8 +172,9 @@ class AsyncSwarmModel:
     async def close(self) -> None:
         """Leave the swarm; answers under way end with an error. Idempotent."""
         await asyncio.gather(*(session.close() for session in list(self.sessions)))
-        await self._heads.close()
+        await self.heads.close()
         await self.endings.wait(ENDING_S)
+        await asyncio.gather(*(end() for end in self.on_close))
         await self._bench.close()
         await self._standbys.close()
         await self._opener.close()
@@ -218,11 +227,11 @@ class AsyncSwarmModel:
         await self._bench.begin()
         if not self.options.remote_head:
             with suppress(NetworkError):  # whoever opens the chain says what is wrong
-                await self._heads.expect(await self._opener.ground.view.look())
+                await self.heads.expect(await self._opener.ground.view.look())
         await self.endings.wait(ROOM_WAIT_S)
         opened = await self._opener.open(kv_tokens, report, priority, wish)
         try:
-            head = await self._heads.of(opened.chain.stages)
+            head = await self.heads.of(opened.chain.stages)
         except BaseException:
             await opened.close()
             raise
@@ -230,7 +239,7 @@ class AsyncSwarmModel:
         return Conversation(
             Healer(opened, self._opener.ground, self._standbys, healing),
             head,
-            self._heads.of,
+            self.heads.of,
             step_timeout_s=self.options.step_timeout_s,
             table_tokens=self.parts.files.short_table_tokens,
         )

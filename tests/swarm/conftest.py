@@ -13,11 +13,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: harness and fakes lie beside the tests
 
+from archives import calibrated
 from fakes import FakeClient
-from harness import Engines, Node, Reference, Swarm, leak_check, write_model
+from harness import LAYERS, Engines, Node, Reference, Swarm, leak_check, write_model
 from virtual_time import VirtualLoop
 
+from swarm.core.spans import Span
+from swarm.engine.replica import Replica, ReplicaRequest
 from swarm.models.folder import open_folder
+from swarm.models.progress import silent
+from swarm.verification.calibration import Calibration
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], VirtualLoop]]:
@@ -40,6 +45,18 @@ def engines(folder: Path) -> Engines:
 @pytest.fixture(scope="session")
 def reference(folder: Path) -> Reference:
     return Reference(folder)
+
+
+@pytest.fixture(scope="session")
+def replica(engines: Engines) -> Replica:
+    """The whole tiny model's own weights."""
+    return Replica.load(engines.files, ReplicaRequest(span=Span(0, LAYERS), threads=1), silent)
+
+
+@pytest.fixture(scope="session")
+def calibration(replica: Replica, engines: Engines) -> Calibration:
+    """The tiny model calibrated."""
+    return calibrated(replica, engines.files.model_id)
 
 
 class _Errors(logging.Handler):

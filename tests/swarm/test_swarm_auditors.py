@@ -3,86 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
-from archives import calibrated
+from audited import PROMPT, auditors_of, stage_of, talked, turned
 from harness import Node, Swarm, until
 
-from swarm.client.auditing.accusing import ChallengeText, convict, prove
-from swarm.client.auditing.audit import AuditMeans, audit_stage
+from swarm.client.auditing.audit import AuditMeans
 from swarm.client.auditing.auditors import Auditing, ServerReference, covering
 from swarm.client.auditing.budget import Budget
-from swarm.client.auditing.own_traffic import TrafficAuditor, TrafficParts, neighbours
-from swarm.client.auditing.reference import OwnReference, Reference, Replay
+from swarm.client.auditing.own_traffic import TrafficAuditor, TrafficParts
+from swarm.client.auditing.reference import Reference, Replay
 from swarm.client.auditing.trial import Trial, consequences, try_stage
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import SessionRecord, StageRecord
-from swarm.client.search import Wish
-from swarm.core.errors import BadProofError, MisuseError, RefusedError, SwarmError
+from swarm.client.records import SessionRecord
+from swarm.core.errors import RefusedError, SwarmError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
-from swarm.engine.replica import Replica, ReplicaRequest
 from swarm.engine.work import Output
-from swarm.models.folder import open_folder
-from swarm.models.progress import silent
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
-from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.challenge import Table, walk
-from swarm.verification.proofs import Charge
+from swarm.verification.calibration import Calibration
 from swarm.verification.strikes import Policy, Standing
 
-PROMPT = [int(token) for token in np.random.default_rng(21).integers(4, 250, 70)]
-TABLE = Table(tuple(int(token) for token in np.random.default_rng(22).integers(4, 250, 300)))
-SEED = bytes(range(100, 132))
 POLICY = Policy()
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Replica:
-    return Replica.load(open_folder(folder), ReplicaRequest(span=Span(0, 5), threads=1), silent)
-
-
-@pytest.fixture(scope="module")
-def calibration(replica: Replica, folder: Path) -> Calibration:
-    return calibrated(replica, open_folder(folder).model_id)
-
-
-def turned(outputs: list[Output]) -> None:
-    """Each row answers with the values of its neighbour channel: of the right size, and wrong."""
-    for output in outputs:
-        if output.hidden:
-            rows = np.frombuffer(output.hidden, np.float32).reshape(-1, 32)
-            output.hidden = np.roll(rows, 1, axis=1).tobytes()
-
-
-async def talked(
-    swarm: Swarm, prompt: Sequence[int] = PROMPT, *, wish: Wish | None = None, model: AsyncSwarmModel | None = None
-) -> tuple[AsyncSwarmModel, SessionRecord]:
-    """One answer, and the record of its session once it is settled."""
-    model = model or swarm.client()
-    records: list[SessionRecord] = []
-    model.witness.on_settled.append(records.append)
-    session = model.session(max_tokens=120, **({"wish": wish} if wish else {}))
-    await session.generate(input_ids=list(prompt), max_new_tokens=12, ignore_eos=True)
-    await session.close()
-    await until(lambda: records)
-    model.witness.on_settled.remove(records.append)
-    return model, records[0]
-
-
-def stage_of(record: SessionRecord, node: Node) -> StageRecord:
-    return next(stage for stage in record.stages if stage.peer == node.peer)
-
-
-async def auditors_of(model: AsyncSwarmModel, record: SessionRecord, stage: StageRecord) -> list[ServerReference]:
-    listings = await model.parts.directory.servers(record.model)
-    numerics = Numerics.parse(stage.opening.numerics)
-    found = covering(listings, stage.opening.span, numerics, excluded=neighbours(record, stage))
-    auditing = Auditing(record.model, model.parts.transport)
-    return [ServerReference(plan, auditing) for plan in found]
 
 
 async def tried(
@@ -213,8 +158,6 @@ async def test_nobody_is_asked_where_nobody_covers_the_span(swarm: Swarm, calibr
 
 
 async def test_a_stranger_or_a_wrong_secret_fetches_nothing(swarm: Swarm, calibration: Calibration) -> None:
-    from dataclasses import replace
-
     chain = await swarm.serve()
     model, record = await talked(swarm)
     await swarm.serve("0:5", "0:5")
@@ -224,6 +167,20 @@ async def test_a_stranger_or_a_wrong_secret_fetches_nothing(swarm: Swarm, calibr
     trial = await tried(model, replace(record, secret=bytes(32)), chain[1], calibration)
     assert trial.audit.failure is not None
     assert trial.audit.failure.kind == "refused"
+
+
+async def test_an_auditor_refuses_what_it_never_can(swarm: Swarm) -> None:
+    [node] = await swarm.serve("1:3")
+    model = swarm.client()
+    [listing] = await model.parts.directory.servers(swarm.files.model_id)
+    [plan] = covering([listing], Span(1, 3), Numerics("float32"), excluded=())
+    server = ServerReference(plan, Auditing(swarm.files.model_id, model.parts.transport))
+    assert server.peer == node.peer
+    rows = np.zeros((5000, 32), np.float32)
+    with pytest.raises(SwarmError) as caught:
+        await server.outputs(Replay(Span(1, 3), Numerics("float32"), (1,) * 5000, rows, 0, 32))
+    failures = getattr(caught.value, "failures", {})
+    assert isinstance(failures.get(node.peer), RefusedError)
 
 
 # -- one's own traffic ----------------------------------------------------------------------------------------
@@ -275,137 +232,3 @@ async def test_own_traffic_stays_within_its_budget(swarm: Swarm, calibration: Ca
     assert store.standing(chain[1].peer).audited == 3
     await auditor.close()
     store.close()
-
-
-# -- proofs ---------------------------------------------------------------------------------------------------
-
-
-async def challenged(swarm: Swarm, **wishes: object) -> tuple[AsyncSwarmModel, SessionRecord, ChallengeText]:
-    prompt = walk(SEED, 70, TABLE)
-    model, record = await talked(swarm, prompt, wish=Wish(audit_secret=SEED))
-    return model, record, ChallengeText(TABLE, len(prompt))
-
-
-def own(replica: Replica) -> Callable[[Charge], object]:
-    async def references(charge: Charge) -> list[Reference]:
-        return [OwnReference(replica)]
-
-    return references
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-async def test_a_proof_convinces_a_stranger_with_weights(
-    swarm: Swarm, calibration: Calibration, replica: Replica, place: int
-) -> None:
-    chain = await swarm.serve()
-    chain[place].engine.after = turned  # type: ignore[attr-defined]
-    model, record, text = await challenged(swarm)
-    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
-    audit = await audit_stage(record, stage_of(record, chain[place]), OwnReference(replica), means)
-    data = prove(audit, text, calibration).to_bytes()
-    found = await convict(data, own(replica), calibration)  # type: ignore[arg-type]
-    assert found.subject == chain[place].peer
-    assert str(chain[place].peer) in found.sentence
-    with pytest.raises(BadProofError, match="length"):
-        await convict(data, own(replica), calibration, length_matters=True)  # type: ignore[arg-type]
-
-
-async def test_a_proof_convinces_a_stranger_without_weights(
-    swarm: Swarm, calibration: Calibration, replica: Replica
-) -> None:
-    chain = await swarm.serve()
-    for place in (0, 1):
-        chain[place].engine.after = turned  # type: ignore[attr-defined]
-    model, record, text = await challenged(swarm)
-    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
-    lying, *honest = await swarm.serve("0:5", "0:5", "0:5")
-    stranger = swarm.client()
-    for place in (0, 1):
-        stage = stage_of(record, chain[place])
-        audit = await audit_stage(record, stage, OwnReference(replica), means)
-        data = prove(audit, text, calibration).to_bytes()
-        all_of_them = await auditors_of(stranger, record, stage)
-
-        async def two(charge: Charge, nodes: Sequence[Node] = honest) -> list[Reference]:
-            peers = {node.peer for node in nodes}
-            return [one for one in all_of_them if one.peer in peers]  # noqa: B023
-
-        found = await convict(data, two, calibration)
-        assert (found.subject, len(found.verdicts)) == (chain[place].peer, 2)
-        lying.engine.after = turned if place else None  # type: ignore[attr-defined]
-
-        async def split(charge: Charge) -> list[Reference]:
-            return await two(charge, [lying, honest[0]])
-
-        if place:
-            with pytest.raises(MisuseError, match="do not agree"):
-                await convict(data, split, calibration)
-
-        async def one(charge: Charge) -> list[Reference]:
-            return await two(charge, honest[:1])
-
-        with pytest.raises(MisuseError, match="not enough"):
-            await convict(data, one, calibration)
-
-
-class Forger:
-    """A reference of somebody who wants a proof against an honest server."""
-
-    name = ""
-    numerics = Numerics("float32")
-
-    async def outputs(self, replay: Replay) -> Floats:
-        return np.ones((replay.rows - replay.first, replay.hidden), np.float32)
-
-    async def embedded(self, token_ids: Sequence[int]) -> Floats | None:
-        return None
-
-    async def logits(self, finals: Floats) -> Floats | None:
-        return None
-
-
-async def test_a_framing_verifiers_proof_convinces_nobody(
-    swarm: Swarm, calibration: Calibration, replica: Replica
-) -> None:
-    chain = await swarm.serve()
-    model, record, text = await challenged(swarm)
-    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
-    honest = await audit_stage(record, stage_of(record, chain[1]), OwnReference(replica), means)
-    with pytest.raises(MisuseError, match="no window failed"):
-        prove(honest, text, calibration)
-    replica_outputs = OwnReference(replica).outputs
-
-    class Half(Forger):
-        async def outputs(self, replay: Replay) -> Floats:
-            right = await replica_outputs(replay)
-            return np.roll(right, 1, axis=1)
-
-    audit = await audit_stage(record, stage_of(record, chain[1]), Half(), means)
-    data = prove(audit, text, calibration).to_bytes()
-    with pytest.raises(BadProofError, match="the server is right"):
-        await convict(data, own(replica), calibration)  # type: ignore[arg-type]
-
-
-async def test_nothing_is_proven_of_a_users_session(swarm: Swarm, calibration: Calibration, replica: Replica) -> None:
-    chain = await swarm.serve()
-    chain[1].engine.after = turned  # type: ignore[attr-defined]
-    model, record = await talked(swarm)
-    means = AuditMeans(transport=model.parts.transport, calibration=calibration)
-    audit = await audit_stage(record, stage_of(record, chain[1]), OwnReference(replica), means)
-    assert audit.hard
-    with pytest.raises(MisuseError, match="not the challenge"):
-        prove(audit, ChallengeText(TABLE, len(PROMPT)), calibration)
-
-
-async def test_an_auditor_refuses_what_it_never_can(swarm: Swarm) -> None:
-    [node] = await swarm.serve("1:3")
-    model = swarm.client()
-    [listing] = await model.parts.directory.servers(swarm.files.model_id)
-    [plan] = covering([listing], Span(1, 3), Numerics("float32"), excluded=())
-    server = ServerReference(plan, Auditing(swarm.files.model_id, model.parts.transport))
-    assert server.peer == node.peer
-    rows = np.zeros((5000, 32), np.float32)
-    with pytest.raises(SwarmError) as caught:
-        await server.outputs(Replay(Span(1, 3), Numerics("float32"), (1,) * 5000, rows, 0, 32))
-    failures = getattr(caught.value, "failures", {})
-    assert isinstance(failures.get(node.peer), RefusedError)

@@ -10,17 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from archives import SPANS, Archive, KeptStage, Library, Tale, calibrated
+from archives import SPANS, Archive, KeptStage, Library, Tale
 
 from swarm.client.auditing.audit import AuditMeans, StageAudit, audit_stage
 from swarm.client.auditing.reference import OwnReference
 from swarm.client.records import SessionRecord
 from swarm.core.errors import MisuseError
 from swarm.core.sampling import SamplingParams
-from swarm.core.spans import Span
-from swarm.engine.replica import Replica, ReplicaRequest
+from swarm.engine.replica import Replica
 from swarm.models.folder import open_folder
-from swarm.models.progress import silent
 from swarm.transport.framing import FrameStream
 from swarm.verification.calibration import Calibration, Floats
 from swarm.verification.strikes import TRUSTED
@@ -30,16 +28,6 @@ from swarm.wire.messages import Busy, Refused
 
 PROMPT = [int(token) for token in np.random.default_rng(8).integers(4, 250, 90)]
 HEAD, MIDDLE, TAIL = range(3)
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Replica:
-    return Replica.load(open_folder(folder), ReplicaRequest(span=Span(0, 5), threads=1), silent)
-
-
-@pytest.fixture(scope="module")
-def calibration(replica: Replica, folder: Path) -> Calibration:
-    return calibrated(replica, open_folder(folder).model_id)
 
 
 @pytest_asyncio.fixture

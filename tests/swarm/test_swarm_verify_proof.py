@@ -14,10 +14,8 @@ from archives import SPANS, Library, Tale, calibrated
 from msgspec.structs import replace
 
 from swarm.cli.main import main
-from swarm.core.spans import Span
-from swarm.engine.replica import Replica, ReplicaRequest
+from swarm.engine.replica import Replica
 from swarm.models.folder import open_folder
-from swarm.models.progress import silent
 from swarm.runtime.calibrations import calibration_path, store_calibration
 from swarm.verification.calibration import Calibration, Floats
 from swarm.verification.challenge import Table, walk
@@ -30,16 +28,6 @@ PROMPT = walk(bytes(range(32)), 70, TABLE)
 TEXT = ChallengeText(TABLE, len(PROMPT))
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def replica(folder: Path) -> Replica:
-    return Replica.load(open_folder(folder), ReplicaRequest(span=Span(0, 5), threads=1), silent)
-
-
-@pytest.fixture(scope="module")
-def calibration(replica: Replica, folder: Path) -> Calibration:
-    return calibrated(replica, open_folder(folder).model_id)
 
 
 @pytest_asyncio.fixture

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -30,6 +31,7 @@ from swarm.verification.verdict import DENSE, Outcome, Thresholds
 
 MAX_WAITING = 64
 """Sessions that wait to be audited; servers keep their rows for ten minutes anyway."""
+FINISH_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ class TrafficAuditor:
         self._told = told
         self._waiting: deque[SessionRecord] = deque()
         self._more = asyncio.Event()
+        self._rest = asyncio.Event()
+        self._rest.set()
         self._unchecked: set[str] = set()
         self._worker = asyncio.create_task(self._work(), name="audit own traffic")
 
@@ -71,7 +75,15 @@ class TrafficAuditor:
         if len(self._waiting) > MAX_WAITING:
             self._waiting.popleft()
             self.skipped += 1
+        self._rest.clear()
         self._more.set()
+
+    async def finish(self) -> None:
+        """Give what waits ``FINISH_S``, then leave off: a client that is about to go was asked to audit too."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                await self._rest.wait()
+        await self.close()
 
     async def close(self) -> None:
         """Leave off, whatever waits. Idempotent."""
@@ -81,6 +93,7 @@ class TrafficAuditor:
     async def _work(self) -> None:
         while True:
             while not self._waiting:
+                self._rest.set()
                 self._more.clear()
                 await self._more.wait()
             record = self._waiting.popleft()

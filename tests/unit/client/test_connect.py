@@ -20,6 +20,7 @@ PEER = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGzc2rWz44EuzugTtqHrkn7iqXTnBzwB8vat8nD2
         ({"initial_peers": [PEER], "head": "both"}, "head is 'both' .choose auto or local or remote"),
         ({"initial_peers": [PEER], "compression": "zip"}, "compression is 'zip' .choose none or int8"),
         ({"initial_peers": [PEER], "numerics": "mixed"}, "numerics is 'mixed' .choose same or any"),
+        ({"initial_peers": [PEER], "audit_mb": -1.0}, "audit_mb is -1.0 .give megabytes, 0 or more"),
     ],
 )
 def test_a_wrong_choice_is_named_with_what_would_do(options: dict[str, Any], words: str) -> None:
