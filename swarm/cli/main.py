@@ -28,6 +28,7 @@ COMMANDS = {
     "calibrate": ("swarm.cli.calibrate", "measure a model's hidden states, for verifying servers"),
     "verifier": ("swarm.cli.verifier", "challenge servers for as long as it runs, and eject who computes wrongly"),
     "challenge": ("swarm.cli.challenge", "challenge one server once, and see the verdict window by window"),
+    "reputation": ("swarm.cli.reputation", "whom this machine has audited, struck or ejected, and why"),
     "verify-proof": ("swarm.cli.verify_proof", "whether a file proves that a server cheated"),
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),

@@ -1,0 +1,132 @@
+"""``swarm reputation``: the table, the JSON, and a proof that can be shown to others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proofs_at_hand import evidence_against
+
+from swarm.cli.main import main
+from swarm.core.ids import PeerId
+from swarm.core.keys import Identity
+from swarm.runtime import reputation
+from swarm.runtime.clock import VirtualClock
+from swarm.runtime.reputation import ReputationStore
+from swarm.verification.ledger import Account, Ledger
+from swarm.verification.strikes import TRUSTED, Policy, Standing, equivocated, struck, window_audited
+from swarm.verification.verdict import Outcome
+
+CHEAT = Identity(b"c" * 32)
+GOOD, NEW, SUSPECT = (PeerId(f"12D3KooW{name}") for name in ("Goodgood", "Newnew", "Suspect"))
+MODEL = "demo@main#0123456789abcdef"
+
+
+def audited(standing: Standing) -> Standing:
+    return window_audited(standing, Policy(), Outcome.PASS, 0.018, reference=TRUSTED, ceiling=0.025)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "reputation.sqlite"
+
+
+@pytest.fixture
+def filled(path: Path) -> Path:
+    def credit(ledger: Ledger) -> None:
+        ledger._state.accounts[GOOD] = Account(earned=960)  # as ``settle`` leaves them
+        ledger._state.accounts[CHEAT.peer_id] = Account(earned=320)
+
+    with ReputationStore(path, VirtualClock()) as store:
+        store.change_ledger(credit)
+        for _ in range(60):
+            store.change(GOOD, audited, error=0.018)
+        store.change(NEW, audited, error=0.02)
+        store.change(SUSPECT, lambda was: struck(was, Policy(), b"one"))
+        store.accuse(NEW, b"n" * 32, 4e9)
+        store.change(CHEAT.peer_id, equivocated)
+        store.keep_proof(CHEAT.peer_id, "equivocation", evidence_against(CHEAT, MODEL))
+        store.keep_apart(GOOD, NEW)
+    return path
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["reputation", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_table_has_the_ejected_first_and_says_why(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = asked(capsys, "--store", str(filled)).splitlines()
+    assert lines[0].split() == ["server", "windows", "e", "evidence", "strikes", "audits", "credit", "standing"]
+    cheat, suspect, good, new = lines[1:5]
+    assert CHEAT.peer_id in cheat
+    assert "0 (320 withheld)" in cheat
+    assert "EJECTED: it signed two different receipts with one counter" in cheat
+    assert suspect.split()[0] == SUSPECT
+    assert suspect.endswith("struck")
+    assert good.split()[:3] == [GOOD, "60", "0.0180"]
+    assert good.endswith("good")
+    assert "960" in good
+    assert new.endswith("accused by somebody, not yet checked")
+    assert f"  {GOOD} and {NEW}" in lines
+    assert any(line.split()[1:3] == ["equivocation", CHEAT.peer_id] for line in lines if "equivocation" in line)
+
+
+def test_the_json_says_it_all(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, Any] = json.loads(asked(capsys, "--store", str(filled), "--json", "--events"))
+    peers = {entry["peer"]: entry for entry in found["peers"]}
+    assert set(peers) == {CHEAT.peer_id, GOOD, NEW, SUSPECT}
+    good = peers[GOOD]
+    assert (good["windows_audited"], good["e"], good["strikes"], good["ejected"]) == (60, 0.018, 0, "")
+    assert (good["credit"], good["on_probation"], good["accused"]) == (960, False, False)
+    assert 0.7 < good["audit_rate"] < 0.8
+    assert good["evidence"] == [{"reference": "own weights", "windows": 60, "log10": good["evidence"][0]["log10"]}]
+    assert good["evidence"][0]["log10"] < 0
+    assert peers[CHEAT.peer_id]["ejected"].startswith("it signed two")
+    assert (peers[CHEAT.peer_id]["credit"], peers[CHEAT.peer_id]["withheld"]) == (0, 320)
+    assert peers[SUSPECT]["strikes"] == 1
+    assert peers[NEW]["accused"]
+    assert peers[NEW]["on_probation"]
+    assert found["apart"] == [[GOOD, NEW]]
+    assert [proof["peer"] for proof in found["proofs"]] == [CHEAT.peer_id]
+    assert next(event["what"] for event in found["events"] if event["peer"] == SUSPECT) == "strike 1"
+
+
+def test_one_server_by_the_end_of_its_id_with_its_events(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = asked(capsys, "--store", str(filled), "--peer", SUSPECT[-6:], "--events")
+    assert GOOD not in out
+    assert "strike 1" in out
+    assert "two different receipts" not in out
+    assert main(["reputation", "--store", str(filled), "--peer", "nobody"]) == 2
+    assert "nothing is known" in capsys.readouterr().err
+
+
+def test_a_kept_proof_is_written_to_be_shown(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evidence = evidence_against(CHEAT, MODEL)
+    digest, out = hashlib.sha256(evidence).hexdigest(), tmp_path / "cheat.proof"
+    asked(capsys, "--store", str(filled), "--proof", digest[:8], "--out", str(out))
+    assert out.read_bytes() == evidence
+    for wrong in (["--proof", "zz", "--out", str(out)], ["--proof", digest]):
+        assert main(["reputation", "--store", str(filled), *wrong]) == 2
+    assert main(["reputation", "--store", str(filled), "--proof", digest, "--out", str(tmp_path)]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_without_a_store_it_says_so_and_makes_none(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reputation, "data_folder", lambda: path.parent)
+    assert "Nothing is known of any server yet" in asked(capsys)
+    assert json.loads(asked(capsys, "--json"))["peers"] == []
+    assert not path.exists()
+    assert main(["reputation", "--store", str(path)]) == 2
+    assert "no store of reputations" in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_an_error_of_one_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_bytes(b"no database" * 100)
+    assert main(["reputation", "--store", str(path)]) == 2
+    assert "damaged" in capsys.readouterr().err
