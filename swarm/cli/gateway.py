@@ -22,6 +22,7 @@ from swarm.gateway.options import GatewayOptions
 from swarm.models.progress import ProgressLine
 
 if TYPE_CHECKING:
+    from swarm.client.model import AsyncSwarmModel
     from swarm.gateway.service import Gateway
 
 DEFAULTS = GatewayOptions(model_names=())
@@ -165,13 +166,30 @@ async def _serve(options: argparse.Namespace, checked: GatewayOptions, console: 
         try:
             port = await gateway.listen(options.host, options.port)
             _announce(options, checked, port, console)
-            await signals.stop.wait()
+            await _until_the_end(model, signals)
             await _leave(gateway, signals, options.drain_timeout, console)
         finally:
             await gateway.stop(0.0)
     finally:
         await model.close()
     return 0
+
+
+async def _until_the_end(model: AsyncSwarmModel, signals: Signals) -> None:
+    """Return when told to stop; raises ``NetworkError`` if the libp2p daemon dies, without which nothing works."""
+    from swarm.transport.libp2p import Libp2pTransport
+
+    transport = model.parts.transport
+    if not isinstance(transport, Libp2pTransport):
+        await signals.stop.wait()
+        return
+    broken = asyncio.create_task(transport.wait_broken())
+    try:
+        await first_of(signals.stop, broken)
+        if broken.done():
+            raise broken.result()
+    finally:
+        broken.cancel()
 
 
 def _named(options: GatewayOptions, name: str) -> GatewayOptions:

@@ -13,14 +13,14 @@ from swarm.client.model import AsyncSwarmModel
 from swarm.client.request import Options
 from swarm.client.results import GenerationResult, TokenLogprob
 from swarm.core.errors import MisuseError, NetworkError, NoRouteError
-from swarm.gateway.answers import Answers, Ended, Piece, Question, answering
+from swarm.gateway.answers import Answers, Began, Ended, Piece, Question, answering
 from swarm.gateway.coverage import CoverageWatch, layers_text
 from swarm.gateway.errors import SERVER, HttpError, bad_request, told, too_long
 from swarm.gateway.gate import Gate
 from swarm.gateway.keys import KeyRing
 from swarm.gateway.middleware import NOTE, crossing, header_setter, logged, shaped
 from swarm.gateway.options import GatewayOptions
-from swarm.gateway.replies import ChatReply, Heading, Json, Reply, TextReply, route, verified
+from swarm.gateway.replies import ChatReply, Heading, Json, Reply, TextReply, routes, verified
 from swarm.gateway.requests import Asked, read_chat, read_text
 from swarm.gateway.streaming import EventStream
 from swarm.gateway.tokens import TokenTexts
@@ -219,11 +219,10 @@ class GatewayApp:
         self, request: web.Request, answers: Answers, reply: Reply, asked: Asked, prompt_tokens: int
     ) -> web.StreamResponse:
         """The status is told when the first token is there: until then an error has a status of its own."""
-        began = await answers.next()
-        if began is None or isinstance(began, Piece | Ended):
-            raise MisuseError("an answer without a beginning")
-        stream = EventStream(request, {"x-swarm-route": route(began.chain)}, self._options)
-        request[NOTE] = await stream.run(began, answers, reply, asked, prompt_tokens)
+        first = await answers.next()
+        headers = {"x-swarm-route": routes([first.chain])} if isinstance(first, Began) else {}
+        stream = EventStream(request, headers, self._options)
+        request[NOTE] = await stream.run(first, answers, reply, asked, prompt_tokens)
         return stream.response
 
     async def _whole(self, answers: Answers, reply: Reply, count: int, prompt_tokens: int) -> web.Response:
@@ -236,7 +235,7 @@ class GatewayApp:
                 results[event.index] = event.result
         ordered = [results[index] for index in range(count)]
         headers = {
-            "x-swarm-route": ", ".join(route(result.chain) for result in ordered),
+            "x-swarm-route": routes(result.chain for result in ordered),
             "x-swarm-exact": "true" if all(result.exact for result in ordered) else "false",
             "x-swarm-verification": ", ".join(verified(result.verification) for result in ordered),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,9 @@ from swarm.client.results import ChainStage, GenerationResult, TokenLogprob
 from swarm.gateway.tokens import TokenTexts
 
 Json = dict[str, object]
+
+MAX_ROUTE_CHARS = 4000
+"""Many clients take no header over 8190 bytes. The body names every chain in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +191,13 @@ def _stage(stage: ChainStage) -> Json:
     return {"peer": stage.peer, "public_name": stage.public_name, "span": [stage.start, stage.end]}
 
 
-def route(chain: Sequence[ChainStage]) -> str:
-    """A chain as a header has it: peer ids, which their owners cannot choose, and spans; no names, which they can."""
-    return " ".join(f"{stage.peer}[{stage.start}:{stage.end}]" for stage in chain)
+def routes(chains: Iterable[Sequence[ChainStage]]) -> str:
+    """The chains of several answers, each once, as far as a header may be long.
+
+    Peer ids, which their owners cannot choose, and spans; no names, which they can.
+    """
+    text = ", ".join(dict.fromkeys(" ".join(f"{s.peer}[{s.start}:{s.end}]" for s in chain) for chain in chains))
+    return text if len(text) <= MAX_ROUTE_CHARS else text[:MAX_ROUTE_CHARS].rpartition(" ")[0] + " ..."
 
 
 def verified(found: Verification) -> str:

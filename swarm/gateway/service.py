@@ -9,11 +9,13 @@ from pathlib import Path
 from aiohttp import web
 
 from swarm.client.model import AsyncSwarmModel
-from swarm.core.errors import ConfigError, MisuseError
+from swarm.core.errors import ConfigError
 from swarm.gateway.app import GatewayApp
 from swarm.gateway.errors import closing
 from swarm.gateway.options import GatewayOptions
 
+IDLE_S = 75.0
+"""How long a connection without a request is kept."""
 FAREWELL_S = 3.0
 """How long answers that are cut at the end have to say so."""
 
@@ -25,7 +27,11 @@ class Gateway:
         self.app = GatewayApp(model, options)
         # A client that leaves takes its handler with it, and so its generation: nothing is computed for nobody.
         self._runner = web.AppRunner(
-            self.app.build(), handler_cancellation=True, access_log=None, shutdown_timeout=FAREWELL_S
+            self.app.build(),
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            shutdown_timeout=FAREWELL_S,
         )
         self._sites: list[web.BaseSite] = []
 
@@ -70,16 +76,3 @@ class Gateway:
         """Cut what is under way at once."""
         for answers in list(self.app.running):
             answers.abort(closing())
-
-
-def check(options: GatewayOptions) -> None:
-    """Raise ``ConfigError`` for figures that cannot be."""
-    if not options.model_names:
-        raise MisuseError("a gateway without a model")
-    for name in ("concurrent", "new_tokens", "max_body_bytes"):
-        if getattr(options, name) < 1:
-            raise ConfigError(f"{name} is {getattr(options, name)}", hint="give at least 1")
-    if options.queue < 0:
-        raise ConfigError(f"queue is {options.queue}", hint="give 0 or more")
-    if not 0 <= options.queue_timeout_s < float("inf"):
-        raise ConfigError(f"queue_timeout_s is {options.queue_timeout_s}", hint="give seconds, 0 or more")

@@ -51,7 +51,7 @@ class EventStream:
                 self._request.transport.abort()
             raise ConnectionResetError("the client does not read") from None
 
-    async def run(self, first: Event, answers: Answers, reply: Reply, asked: Asked, prompt_tokens: int) -> str:
+    async def run(self, first: Event | None, answers: Answers, reply: Reply, asked: Asked, prompt_tokens: int) -> str:
         """Everything from the first event to ``[DONE]``; returns how it ended, in words for the log.
 
         An answer that is cut ends with an error event instead: without a finish reason, and without ``[DONE]``.
@@ -74,9 +74,9 @@ class EventStream:
             return "client left"
         return f"{sum(len(result.token_ids) for result in results)} tokens"
 
-    async def _tell(self, first: Event, answers: Answers, reply: Reply, asked: Asked) -> list[GenerationResult]:
+    async def _tell(self, first: Event | None, answers: Answers, reply: Reply, asked: Asked) -> list[GenerationResult]:
         results: list[GenerationResult] = []
-        event: Event | None = first
+        event = first
         while event is not None:
             if (body := _body(event, reply)) is not None:
                 await self.send({**body, "usage": None} if asked.include_usage else body)

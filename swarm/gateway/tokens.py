@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from swarm.client.results import TokenLogprob
 from swarm.client.tokenizer import Tokenizer
 
+CACHED = 65536
+"""Tokens whose text is remembered: each step shows up to 21, most of them again and again."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -15,12 +18,11 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.text = lru_cache(CACHED)(self._text)
+        """What a token adds in the middle of a text; U+FFFD where it is but a part of a character."""
 
-    def text(self, token_id: int) -> str:
-        """What the token adds in the middle of a text; U+FFFD where it is but a part of a character.
-
-        A decoder may strip the first token's leading space, so the token is decoded after itself.
-        """
+    def _text(self, token_id: int) -> str:
+        """A decoder may strip the first token's leading space, so the token is decoded after itself."""
         once = self._tokenizer.decode([token_id], skip_special_tokens=False)
         twice = self._tokenizer.decode([token_id, token_id], skip_special_tokens=False)
         return twice[len(once) :] if twice.startswith(once) else once

@@ -306,16 +306,19 @@ async def test_fifty_clients_at_once(swarm: Swarm, desk: Desk) -> None:
     await desk.open(concurrent=8)
     swarm.delay(0.002)
 
+    wanted = [alone(swarm, f"I am of kind {kind}", 6) for kind in range(5)]
+    assert len(set(wanted)) > 1
+
     async def ask(number: int) -> None:
-        client, content = desk.client(), f"I am number {number}"
-        options: dict[str, Any] = ASKED | {"messages": [{"role": "user", "content": content}]}
+        client, content = desk.client(), f"I am of kind {number % len(wanted)}"
+        options: dict[str, Any] = ASKED | {"messages": [{"role": "user", "content": content}], "max_tokens": 6}
         if number % 2:
             text = (await client.chat.completions.create(**options)).choices[0].message.content
         else:
             chunks = [chunk async for chunk in await client.chat.completions.create(**options, stream=True)]
             text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
             assert chunks[-1].choices[0].finish_reason == "length"
-        assert text == alone(swarm, content)
+        assert text == wanted[number % len(wanted)]
 
     await asyncio.gather(*(ask(number) for number in range(CLIENTS)))
     assert desk.gateway.app.gate.running == 0

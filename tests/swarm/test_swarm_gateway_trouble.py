@@ -92,7 +92,8 @@ async def test_a_client_that_does_not_read_is_cut_off(swarm: Swarm, desk: Desk) 
     await swarm.serve()
     await desk.open(write_timeout_s=20.0)
     reader, writer = await asyncio.open_unix_connection(str(desk.path), limit=64)
-    body = json.dumps(ENDLESS | {"stream": True, "logprobs": True, "top_logprobs": 20}).encode()
+    large = {"stream": True, "logprobs": True, "top_logprobs": 20, "max_tokens": 250}
+    body = json.dumps(ENDLESS | large).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
     writer.write(head.encode() + b"\r\nContent-Type: application/json\r\n\r\n" + body)
     await writer.drain()
@@ -132,7 +133,7 @@ async def test_a_cut_answer_never_looks_whole(swarm: Swarm, desk: Desk) -> None:
     assert len(chunks) > 2
     assert all(choice["finish_reason"] is None for chunk in chunks for choice in chunk["choices"])
     ids = swarm.reference.tokenizer.chat(HELLO)
-    whole = swarm.reference.greedy(ids, 400, eos_token_id=None, suppress_tokens=[1])
+    whole = swarm.reference.greedy(ids, 100, eos_token_id=None, suppress_tokens=[1])
     assert swarm.reference.tokenizer.decode(whole).startswith(text), "what came before is valid"
 
 

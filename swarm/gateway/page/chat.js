@@ -141,7 +141,13 @@ async function ask(question) {
     const response = await fetch("v1/chat/completions", {
       method: "POST",
       headers: headers(),
-      body: JSON.stringify({ model: state.model, messages, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({
+        model: state.model,
+        messages,
+        temperature: 0.7,
+        stream: true,
+        stream_options: { include_usage: true },
+      }),
       signal: controller.signal,
     });
     if (response.status === 401) askForKey();
