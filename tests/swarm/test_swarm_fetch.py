@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from by_hand import Place
 from fakes import HIDDEN, FakeClient
-from harness import SPANS, Node, Swarm
-from signed_chain import SignedChain
+from fetches import Want, closed, fetching, request
+from harness import SPANS, Swarm
 
 from swarm.server.config import ServerConfig
-from swarm.transport.framing import FrameStream
 from swarm.verification.calibration import Calibration, calibrate
-from swarm.verification.commitment import commit
 from swarm.verification.leaves import NO_SKETCH, Leaf, digest_rows, row_hashes
 from swarm.verification.receipts import WINDOW_ROWS, SignedReceipt, check_rows, open_leaves
 from swarm.verification.sketch import Sketcher, is_sketch_of
-from swarm.wire.evidence import FetchedRows, FetchRows
+from swarm.wire.evidence import FetchedRows
 from swarm.wire.messages import Refused
 from swarm.wire.payload import ID_BYTES
-from swarm.wire.session import Channel, Role
 from swarm.wire.tensors import Buffer, cut_tensor, tensor_bytes, to_float32
-
-PROMPT = list(range(40, 140))
-AUDIT_SECRET = bytes(range(32))
-Want = Literal["leaves", "outputs", "sent"]
-
-
-async def fetching(client: FakeClient, node: Node) -> FrameStream:
-    return FrameStream(await client.raw(node, Channel.FETCH), Channel.FETCH, Role.DIALER)
-
-
-def request(place: Place, first: int, last: int, want: Want, **changes: Any) -> FetchRows:
-    assert place.opened is not None
-    fields = {"session": place.opened.session, "stage": place.number, "secret": AUDIT_SECRET}
-    return FetchRows(**(fields | {"first": first, "last": last, "want": want} | changes))
 
 
 async def fetched(
@@ -65,19 +48,6 @@ async def leaves_of(client: FakeClient, place: Place, receipt: SignedReceipt) ->
     sizes = len(data) // signed.rows if len(data) % signed.rows == 0 else 0
     assert sizes, "leaves of one kind in these windows"
     return open_leaves(signed, [data[at : at + sizes] for at in range(0, len(data), sizes)])
-
-
-async def closed(
-    swarm: Swarm, client: FakeClient, nodes: list[Node], chunk: int = 37, **opening: object
-) -> SignedChain:
-    """A session that is settled and closed."""
-    signed = await SignedChain(client, nodes, commitment=commit(AUDIT_SECRET), **opening).open()
-    last = await signed.prompt(PROMPT, chunk=chunk)
-    await signed.go_on(last, 50)
-    await signed.settle()
-    await signed.close()
-    await swarm.quiet()
-    return signed
 
 
 def cut(payload: Buffer, codec: str, dtype: str, rows: int) -> list[Buffer]:
@@ -124,8 +94,9 @@ async def test_any_range_of_rows(swarm: Swarm, client: FakeClient) -> None:
         part = b"".join([payload async for _, payload in fetched(client, place, first, last, "outputs")])
         assert part == whole[first * size : last * size]
     stream = await fetching(client, place.node)
-    for want in ("leaves", "outputs", "sent"):
-        await stream.send(request(place, 140, 150, want))  # type: ignore[arg-type]
+    wants: tuple[Want, ...] = ("leaves", "outputs", "sent")
+    for want in wants:
+        await stream.send(request(place, 140, 150, want))
     kinds = [(await stream.receive()).message for _ in range(3)]
     assert [kind.rows for kind in kinds if isinstance(kind, FetchedRows)] == [10, 10, 10]
 
@@ -216,9 +187,10 @@ async def test_a_session_without_room_for_its_rows_says_so(swarm: Swarm, client:
     config = ServerConfig(replay_mb=0.04)
     nodes = await swarm.serve(*SPANS, config=config)
     signed = await closed(swarm, client, nodes)
-    for want, fits in (("leaves", True), ("outputs", False), ("sent", False)):
+    wants: dict[Want, bool] = {"leaves": True, "outputs": False, "sent": False}
+    for want, fits in wants.items():
         stream = await fetching(client, nodes[1])
-        await stream.send(request(signed.places[1], 0, 32, want))  # type: ignore[arg-type]
+        await stream.send(request(signed.places[1], 0, 32, want))
         reply = (await stream.receive()).message
         assert isinstance(reply, FetchedRows if fits else Refused), reply
         assert fits or "want of memory" in reply.reason  # type: ignore[union-attr]
