@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 
 from swarm.client.auditing.material import Material
@@ -72,43 +71,61 @@ def judge_token(token: int, logits: Logits, history: History, params: SamplingPa
     """Whether ``token`` follows ``history``; see ``judge_sampled_token`` and ``judge_greedy_token``.
 
     ``logit_error`` is how far honest logits may lie apart; a repetition penalty stretches it. Where top-k or top-p cut
-    the distribution, another cut within that error is as good: a token that one of them leads to is soft.
+    the distribution other honest logits may cut elsewhere, and leave other tokens to the same point of the CDF: what
+    one of these cuts leads to is soft. O(vocabulary · log vocabulary).
     """
-    stretch = max(params.repetition_penalty, 1 / params.repetition_penalty)
-    error = logit_error * stretch
+    error = logit_error * max(params.repetition_penalty, 1 / params.repetition_penalty)
     try:
         adjusted = adjust(logits, history, params)
         if params.temperature == 0.0:
             return judge_greedy_token(token, adjusted, tolerance=error)
-        outcome = _sampled(token, logits, history, params, error)
-        if outcome is not Outcome.HARD:
-            return outcome
-        near = (_sampled(token, logits, history, other, error) for other in _other_cuts(adjusted, params, error))
-        return Outcome.SOFT if any(outcome is not Outcome.HARD for outcome in near) else Outcome.HARD
+        cumulative = np.cumsum(warp(logits, history, params))
     except BadLogitsError:
         return Outcome.UNCOUNTED
+    point, reach = uniform(params.seed, params.sample, len(history)), cdf_tolerance(error, params.temperature)
+    outcome = judge_sampled_token(token, cumulative, point, tolerance=reach)
+    cut = 0 < params.top_k < len(adjusted) or params.top_p < 1.0
+    if outcome is Outcome.HARD and cut and 0 <= token < len(adjusted):
+        low, high = _widest_part(token, adjusted, params, error)
+        return Outcome.SOFT if low - reach <= point <= high + reach else Outcome.HARD
+    return outcome
 
 
-def _sampled(token: int, logits: Logits, history: History, params: SamplingParams, error: float) -> Outcome:
-    cumulative = np.cumsum(warp(logits, history, params))
-    point = uniform(params.seed, params.sample, len(history))
-    return judge_sampled_token(token, cumulative, point, tolerance=cdf_tolerance(error, params.temperature))
+def _widest_part(token: int, adjusted: Logits, params: SamplingParams, error: float) -> tuple[float, float]:
+    """From where to where ``token``'s part of the CDF may lie, over all cuts that logits off by ``error`` may make.
+
+    It begins lowest if of the tokens before it only those remain that surely do, and of those behind it all that may;
+    it ends highest the other way round. (1, 0), which nothing lies in, if it is surely cut off.
+    """
+    lowest, highest = _edges(adjusted, params, error)
+    may, must = adjusted >= lowest - error, adjusted > highest + error
+    if not may[token]:
+        return 1.0, 0.0
+    weights = np.exp((adjusted.astype(np.float64) - float(adjusted.max())) / params.temperature)
+    own, before, behind = float(weights[token]), slice(0, token), slice(token + 1, None)
+    must_before, may_before = (float(weights[before][mask[before]].sum()) for mask in (must, may))
+    must_behind, may_behind = (float(weights[behind][mask[behind]].sum()) for mask in (must, may))
+    if own == 0.0:  # it may be there, but has no weight to be met by
+        return 1.0, 0.0
+    return must_before / (must_before + own + may_behind), (may_before + own) / (may_before + own + must_behind)
 
 
-def _other_cuts(adjusted: Logits, params: SamplingParams, error: float) -> Iterator[SamplingParams]:
-    """The parameters that cut where other honest logits might."""
-    counts, parts = [params.top_k], [params.top_p]
-    if 0 < params.top_k < len(adjusted):
-        edge = np.partition(adjusted, len(adjusted) - params.top_k)[len(adjusted) - params.top_k]
-        fewest, most = int((adjusted > edge + 2 * error).sum()), int((adjusted >= edge - 2 * error).sum())
-        counts += [max(fewest, 1), most]
-    if params.top_p < 1.0:
-        reach = cdf_tolerance(error, params.temperature)
-        parts += [max(params.top_p - reach, 1e-6), min(params.top_p + reach, 1.0)]
-    for top_k in dict.fromkeys(counts):
-        for top_p in dict.fromkeys(parts):
-            if (top_k, top_p) != (params.top_k, params.top_p):
-                yield msgspec.structs.replace(params, top_k=top_k, top_p=top_p)
+def _edges(adjusted: Logits, params: SamplingParams, error: float) -> tuple[float, float]:
+    """The smallest logit that top-k and top-p keep: the lowest and the highest that it can be, top-k's place aside.
+
+    The k-th largest logit moves by no more than each does; what a share of the whole is, by ``cdf_tolerance``.
+    """
+    kept = np.sort(adjusted)[::-1].astype(np.float64)
+    kept = kept[: params.top_k] if params.top_k else kept
+    kept = kept[np.isfinite(kept)]
+    if params.top_p == 1.0:
+        return float(kept[-1]), float(kept[-1])
+    shares = np.cumsum(np.exp((kept - kept[0]) / params.temperature))
+    shares /= shares[-1]
+    reach = cdf_tolerance(error, params.temperature)
+    places = np.searchsorted(shares, [params.top_p + reach, params.top_p - reach])
+    lowest, highest = (float(kept[min(int(place), len(kept) - 1)]) for place in places)
+    return lowest, highest
 
 
 def _params_at(params: Sequence[tuple[int, SamplingParams]], place: int) -> tuple[int, SamplingParams | None]:
