@@ -92,7 +92,7 @@ async def _challenge(trust: Trust, challenge: Challenge, blocks: Span | None) ->
         listings = await model.parts.directory.servers(trust.files.model_id)
         suspect = choose(listings, trust.options.peer, blocks, trust.numerics)
         replica = await asyncio.to_thread(trust.replica, suspect.span)
-        means = AuditMeans(transport=model.parts.transport, calibration=trust.calibration)
+        means = AuditMeans(transport=model.parts.transport, calibration=trust.calibration, thresholds=trust.thresholds)
         return await challenge_server(model, challenge, suspect, OwnReference(replica), means)
     finally:
         await asyncio.shield(model.close())
@@ -127,7 +127,7 @@ def choose(listings: Sequence[Listing], name: str, blocks: Span | None, numerics
 def _proof(found: Finding, trust: Trust) -> tuple[bytes, str]:
     """What others can check; or why there is nothing."""
     if found.kind == "equivocated":
-        return found.proof, ""
+        return found.equivocation, ""
     if found.kind != "failed" or found.audit is None:
         return b"", ""
     try:

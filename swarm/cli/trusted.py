@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from swarm.cli.console import Console
 from swarm.cli.signals import stop_imports
 from swarm.client.auditing.traffic import Script, everyday, read_prompts
 from swarm.client.tokenizer import Tokenizer
-from swarm.core.errors import ConfigError
+from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS, Numerics
 from swarm.core.spans import Span
 from swarm.models.files import ModelFiles
@@ -22,6 +23,7 @@ from swarm.models.progress import Progress, ProgressLine
 from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
 from swarm.verification.calibration import Calibration
+from swarm.verification.verdict import Thresholds, thresholds_for
 
 if TYPE_CHECKING:
     from swarm.client.model import AsyncSwarmModel
@@ -82,27 +84,43 @@ class Trust:
         return cls(options, files, tokenizer, _calibration(options, files, console, progress), script, progress)
 
     @property
+    def thresholds(self) -> Thresholds:
+        """Mixtures of experts are judged softly: where rounding changes a row's expert, it changes the row."""
+        return thresholds_for(experts=self.files.has_experts)
+
+    @property
     def numerics(self) -> Numerics:
         """Of the replica, as far as they matter for a comparison: its quantization."""
         dtype = self.options.dtype
         return Numerics("float32" if dtype == "auto" else dtype, self.options.quantization)
 
-    def replica(self, span: Span) -> Replica:
-        """The weights of ``span``, loaded now. Blocks; raises as ``load_span`` does."""
+    def replica(self, span: Span, stopped: Callable[[], bool] = lambda: False) -> Replica:
+        """The weights of ``span``, loaded now. Blocks; raises as ``load_span`` does.
+
+        For a thread, which nothing else can end: ``SwarmError`` once ``stopped`` says so.
+        """
         from swarm.engine.replica import Replica, ReplicaRequest
         from swarm.engine.weights import LoadOptions
 
+        def progress(label: str, done: int, total: int) -> None:
+            if stopped():
+                raise SwarmError("loading was stopped")
+            self.progress(label, done, total)
+
         options = self.options
         weights = LoadOptions(device=options.device, dtype=options.dtype, quantization=options.quantization)
-        return Replica.load(
-            self.files, ReplicaRequest(span=span, weights=weights, threads=options.threads), self.progress
-        )
+        request = ReplicaRequest(span=span, weights=weights, threads=options.threads)
+        return Replica.load(self.files, request, progress)
 
     async def client(self) -> AsyncSwarmModel:
         """A client like any other, with a key of its own that no server has seen."""
         from swarm.client.connect import ConnectOptions, join
 
-        asked = ConnectOptions(initial_peers=self.options.initial_peers, host=self.options.host)
+        asked = ConnectOptions(
+            initial_peers=self.options.initial_peers,
+            host=self.options.host,
+            reputation=getattr(self.options, "store", None),
+        )
         return await join(self.files, self.tokenizer, asked)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +15,27 @@ from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
 from swarm.cli.trusted import Trust, add_trust_arguments, check_trust
 from swarm.cli.verdicts import challenge_json, figures, finding_json, name_of, named
-from swarm.client.auditing.reference import OwnReference
+from swarm.client.accuser import Accuser, AccuserParts
+from swarm.client.auditing.accusing import convict
+from swarm.client.auditing.reference import OwnReference, Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
-from swarm.core.errors import ConfigError
+from swarm.client.jury import Jury, JuryParts
+from swarm.client.model import AsyncSwarmModel
+from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.ids import PeerId
+from swarm.core.keys import Identity
 from swarm.core.spans import Span
+from swarm.dht.protocol import Directory
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.folders import data_folder
 from swarm.runtime.identity import IdentityLock, load_or_create
-from swarm.runtime.reputation import ProofKind, ReputationStore
+from swarm.runtime.reputation import ReputationStore
+from swarm.runtime.tasks import Tasks
+from swarm.transport.protocol import Transport
 from swarm.verification.challenge import Challenge
+from swarm.verification.proofs import Charge
+from swarm.verification.strikes import Standing
 
 if TYPE_CHECKING:
     from swarm.dht.hivemind_directory import HivemindDirectory
@@ -34,6 +46,7 @@ FAILED = 1
 """Exit code of ``--once`` if anybody failed."""
 DEFAULT_INTERVAL_S = 60.0
 DEFAULT_AUDIT_MB = 1000.0
+MB = 1e6
 
 EXAMPLES = """\
 examples:
@@ -96,12 +109,12 @@ def run(options: argparse.Namespace) -> int:
     check(options)
     path = options.identity or data_folder() / "verifier.key"
     with IdentityLock(path):
-        load_or_create(path)
+        identity = load_or_create(path)
         trust = Trust.of(options, console, interval_s=options.interval)
         Span.parse(options.blocks).within(trust.files.layer_count)
         store_path = options.store or ReputationStore.default_path()
         with ReputationStore(store_path, SystemClock()) as store:
-            return asyncio.run(_Run(options, console, trust, store, path).run())
+            return asyncio.run(_Run(options, console, trust, store, identity, path).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,7 @@ class _Run:
     console: Console
     trust: Trust
     store: ReputationStore
+    identity: Identity
     identity_path: Path
 
     async def run(self) -> int:
@@ -130,25 +144,34 @@ class _Run:
             return STOPPED_EARLY
 
     async def _work(self, signals: Signals) -> int:
-        span = Span.parse(self.options.blocks)
-        replica = await asyncio.to_thread(self.trust.replica, span)
+        try:
+            replica = await asyncio.to_thread(self.trust.replica, Span.parse(self.options.blocks), signals.stop.is_set)
+        except SwarmError:
+            if signals.stop.is_set():
+                return STOPPED_EARLY
+            raise
         transport, directory = await self._join()
+        tasks = Tasks(lambda name, error: self.console.event("trouble", f"{name}: {error}", message=str(error)))
+        reference = OwnReference(replica)
+        jury = self._jury(transport, directory, reference, tasks)
         try:
             parts = VerifierParts(
                 directory=directory,
                 clock=SystemClock(),
                 model=self.trust.files.model_id,
                 store=self.store,
-                reference=OwnReference(replica),
-                span=span,
+                reference=reference,
+                span=reference.span,
                 calibration=self.trust.calibration,
                 script=self.trust.script,
-                client=self.trust.client,
-                accuse=self._accuse,
+                client=self._client,
+                jury=jury,
+                provable=not self.trust.files.length_matters,
             )
-            options = VerifierOptions(rate=self.options.rate, bytes_per_h=self.options.audit_mb * 1e6)
+            options = VerifierOptions(
+                rate=self.options.rate, bytes_per_h=self.options.audit_mb * MB, thresholds=self.trust.thresholds
+            )
             verifier = Verifier(parts, options, Teller(self.console))
-            await verifier.reaccuse()
             self._say_ready(replica.info, transport.peer_id)
             if self.options.once:
                 found = await verifier.once(signals.stop)
@@ -157,6 +180,8 @@ class _Run:
             self.console.event("stopped", "Stopped; all that was found is kept.")
             return 0
         finally:
+            await tasks.close()
+            await jury.close()
             await directory.close()
             await transport.close()
 
@@ -177,8 +202,43 @@ class _Run:
             await transport.close()
             raise
 
-    async def _accuse(self, peer: PeerId, kind: ProofKind, proof: bytes) -> None:
-        raise NotImplementedError
+    def _jury(self, transport: Transport, directory: Directory, reference: OwnReference, tasks: Tasks) -> Jury:
+        """Tells others of proofs, from earlier lives too, and checks those of others about layers that it holds."""
+        model, clock, files = self.trust.files.model_id, SystemClock(), self.trust.files
+        accuser = Accuser(AccuserParts(transport, directory, self.identity, clock, model, self.store))
+
+        async def references(charge: Charge) -> Sequence[Reference]:
+            return [reference] if reference.span.covers(charge.opening.span) else []
+
+        async def verify(data: bytes) -> object:
+            return await convict(
+                data,
+                references,
+                self.trust.calibration,
+                self.trust.thresholds,
+                length_matters=files.length_matters,
+            )
+
+        async def listed() -> Sequence[PeerId]:
+            return [listing.peer for listing in await directory.servers(model)]
+
+        jury = Jury(JuryParts(transport, directory, clock, model, self.store), listed, accuser=accuser, verify=verify)
+        tasks.spawn(jury.run(), name="jury")
+        tasks.spawn(self._accuse(accuser), name="accuser")
+        return jury
+
+    async def _accuse(self, accuser: Accuser) -> None:
+        await accuser.serve()
+        await accuser.run()
+
+    async def _client(self) -> AsyncSwarmModel:
+        """A client that knows whom this verifier routes nothing over, and tells nobody of it."""
+        model = await self.trust.client()
+        for peer in self.store.ejected():
+            model.reputation.change(peer, partial(_as_known, self.store.standing(peer)))
+        for pair in self.store.apart().pairs:
+            model.reputation.keep_apart(*pair)
+        return model
 
     def _say_ready(self, info: SpanInfo, peer: PeerId) -> None:
         ejected = self.store.ejected()
@@ -195,6 +255,10 @@ class _Run:
             calibration=self.trust.calibration.digest().hex(),
             ejected=sorted(ejected),
         )
+
+
+def _as_known(known: Standing, _: Standing) -> Standing:
+    return known
 
 
 class Teller(Listener):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Literal
 
 from swarm.client.auditing.audit import AuditFailure, AuditMeans, StageAudit, audit_stage
 from swarm.client.auditing.reference import Reference
 from swarm.client.auditing.suspects import Suspect
+from swarm.client.auditing.trial import Transition, Trial, consequences
 from swarm.client.model import AsyncSwarmModel
 from swarm.client.records import ReceiptProblem, SessionRecord, StageRecord
 from swarm.client.request import Options
@@ -18,8 +18,8 @@ from swarm.core.errors import MisuseError, NoRouteError, PeerLostError, SwarmErr
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Stage
 from swarm.verification.challenge import Challenge
-from swarm.verification.strikes import Policy, Standing, audit_asked, equivocated, struck, window_audited
-from swarm.verification.verdict import Outcome
+from swarm.verification.strikes import Policy
+from swarm.verification.verdict import Outcome, Ruling
 
 SETTLE_S = 10.0
 """How long after the answer a session's last receipts may take."""
@@ -58,8 +58,8 @@ class Finding:
         return max((w.found.error for w in windows if w.outcome is not Outcome.UNCOUNTED), default=None)
 
     @property
-    def proof(self) -> bytes:
-        """Of equivocation; empty if there is none."""
+    def equivocation(self) -> bytes:
+        """The proof of it; empty if there is none."""
         return next((found.proof for found in _equivocations(self.record, self.suspect.peer)), b"")
 
 
@@ -180,25 +180,17 @@ def _without_windows(found: Finding, failure: AuditFailure) -> Finding:
     return replace(found, kind=kind, what=failure.what)
 
 
-def standing_after(standing: Standing, found: Finding, policy: Policy) -> Standing:
-    """What the verifier makes of the server after this: every window, the strike if there is one, and whether it showed
-    what it was asked for.
+def standings_after(found: Finding, policy: Policy) -> dict[PeerId, Transition]:
+    """What the audit means for the server, and for whoever fed it: see ``trial.consequences``.
 
-    A challenge gives one strike at most, named after its session. That OPEN was answered is counted where it was asked.
+    The own replica rules alone: a window that fails against it is a failure. A challenge gives one strike at most,
+    named after its session. What the session's receipts show by themselves, equivocation too, is for ``Consequences``.
     """
-    audit = found.audit
-    if audit is not None:
-        asked = [] if audit.plan is None else [audit.failure is None or audit.failure.kind not in SHUNNED]
-        standing = reduce(lambda before, answered: audit_asked(before, policy, answered=answered), asked, standing)
-        for window in audit.windows:
-            standing = window_audited(
-                standing, policy, window.outcome, window.found.error, reference=audit.reference, ceiling=audit.ceiling
-            )
-    if found.kind == "equivocated":
-        return equivocated(standing)
-    if found.kind == "failed" and found.record is not None:
-        return struck(standing, policy, found.record.session)
-    return standing
+    if found.audit is None or found.record is None:
+        return {}
+    ruling = Ruling(struck=found.suspect.peer, suspects=(found.suspect.peer,), reason="computed again here")
+    rulings = tuple((window.window, ruling) for window in found.audit.hard)
+    return consequences(found.record, Trial(found.audit, rulings), policy)
 
 
 def _equivocations(record: SessionRecord | None, peer: PeerId) -> list[ReceiptProblem]:

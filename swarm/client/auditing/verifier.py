@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from swarm.client.auditing.accusing import prove
 from swarm.client.auditing.audit import AuditMeans
 from swarm.client.auditing.budget import Budget
-from swarm.client.auditing.challenges import Finding, examined, sent, standing_after
+from swarm.client.auditing.challenges import Finding, examined, sent, standings_after
 from swarm.client.auditing.reference import Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked, next_suspect, sort_servers
 from swarm.client.auditing.traffic import Script
+from swarm.client.consequences import Consequences
+from swarm.client.jury import Jury
 from swarm.client.model import AsyncSwarmModel
 from swarm.client.plan import draw_secret
 from swarm.core.clock import Clock
@@ -20,7 +22,7 @@ from swarm.core.errors import MisuseError, NetworkError, SwarmError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.spans import Span
 from swarm.dht.protocol import Directory
-from swarm.runtime.reputation import ProofKind, ReputationStore
+from swarm.runtime.reputation import ReputationStore
 from swarm.verification.calibration import Calibration
 from swarm.verification.challenge import Challenge
 from swarm.verification.strikes import Policy, Standing, audit_asked, traffic_asked
@@ -34,7 +36,8 @@ LOOK_EVERY_S = 10.0
 class VerifierParts:
     """What a verifier works with. ``reference`` computes any part of ``span``; ``calibration`` is the model's.
 
-    ``client`` makes an ordinary client that no server has seen, ``accuse`` publishes a proof against an ejected server.
+    ``client`` makes an ordinary client that no server has seen. ``jury`` enters proofs into ``store`` and tells others
+    of them, over a node of its own. ``provable`` is False where no proof convinces anybody (``convict``).
     """
 
     directory: Directory
@@ -46,7 +49,8 @@ class VerifierParts:
     calibration: Calibration
     script: Script
     client: Callable[[], Awaitable[AsyncSwarmModel]]
-    accuse: Callable[[PeerId, ProofKind, bytes], Awaitable[None]]
+    jury: Jury
+    provable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ class VerifierOptions:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A challenge, and what it made of its server's standing. ``accused``: published, with a proof for anybody."""
+    """A challenge, and what it made of its server's standing. ``accused``: others are told, with a proof."""
 
     finding: Finding
     before: Standing
@@ -139,14 +143,6 @@ class Verifier:
                     break
         return found
 
-    async def reaccuse(self) -> None:
-        """Publish again what was proven in earlier lives of this verifier: accusations do not outlive who made them."""
-        store = self._parts.store
-        for kept in store.proofs():
-            data = store.proof(kept.digest)
-            if data is not None and store.standing(kept.subject).ejected:
-                await self._parts.accuse(kept.subject, kept.kind, data)
-
     # -- whose turn it is -----------------------------------------------------------------------------------
 
     async def _suspects(self) -> tuple[Suspect, ...]:
@@ -201,7 +197,7 @@ class Verifier:
         finally:
             await asyncio.shield(model.close())
             await asyncio.to_thread(self._note_answers, suspect.peer, asked)
-        judged = await self._noted(found)
+        judged = await self._noted(found, model.parts.transport.peer_id)
         self._listener.judged(judged)
         return judged
 
@@ -221,39 +217,38 @@ class Verifier:
 
             self._parts.store.change(peer, counted)
 
-    async def _noted(self, found: Finding) -> Judged:
-        """The finding in the store, its proof with it, and published once the server is ejected."""
-        store, peer = self._parts.store, found.suspect.peer
+    async def _noted(self, found: Finding, me: PeerId) -> Judged:
+        """The finding and its session in the store, and the proof told to others if there is one."""
+        parts, peer = self._parts, found.suspect.peer
         if found.audit is not None:
-            self._budget.spend(self._parts.clock.monotonic_s(), found.audit.fetched_bytes)
-        before = store.standing(peer)
-        kind, proof = self._proof(found)
-        if proof:
-            await asyncio.to_thread(store.keep_proof, peer, kind, proof)
-        after = await asyncio.to_thread(self._changed, found)
-        accused = bool(after.ejected) and bool(proof)
-        if accused:
-            await self._parts.accuse(peer, kind, proof)
-        return Judged(found, before, after, accused)
+            self._budget.spend(parts.clock.monotonic_s(), found.audit.fetched_bytes)
+        before = parts.store.standing(peer)
+        proof = self._fraud(found)  # kept before the strike is entered: a crash between loses neither
+        told = bool(proof) and await parts.jury.hold("fraud", proof, verified=True)
+        await asyncio.to_thread(self._enter, found)
+        if found.record is not None:
+            consequences = Consequences(parts.store, parts.jury, me, self._options.policy)
+            await asyncio.to_thread(consequences.enter, found.record)
+            await consequences.of(found.record)
+        return Judged(found, before, parts.store.standing(peer), told or bool(found.equivocation))
 
-    def _changed(self, found: Finding) -> Standing:
-        policy = self._options.policy
-        return self._parts.store.change(
-            found.suspect.peer, lambda standing: standing_after(standing, found, policy), error=found.worst
-        )
+    def _enter(self, found: Finding) -> None:
+        suspect = found.suspect.peer
+        for peer, transition in standings_after(found, self._options.policy).items():
+            self._parts.store.change(peer, transition, error=found.worst if peer == suspect else None)
 
-    def _proof(self, found: Finding) -> tuple[ProofKind, bytes]:
-        """What convinces others; empty where nothing does, and then only this node acts on it."""
-        if found.kind == "equivocated":
-            return "equivocation", found.proof
+    def _fraud(self, found: Finding) -> bytes:
+        """What convinces others; empty where nothing does, and then only this node acts on what it found."""
         if found.kind != "failed" or found.audit is None:
-            return "fraud", b""
+            return b""
         try:
+            if not self._parts.provable:
+                raise MisuseError("in this model rows depend on the text's length, which no receipt tells")
             text = self._parts.script.text(found.challenge)
-            return "fraud", prove(found.audit, text, self._parts.calibration).to_bytes()
+            return prove(found.audit, text, self._parts.calibration).to_bytes()
         except MisuseError as error:
-            self._listener.trouble(f"nothing to show others of {found.suspect.peer[-8:]}: {error.message}")
-            return "fraud", b""
+            self._listener.trouble(f"no proof for others against {found.suspect.peer[-8:]}: {error.message}")
+            return b""
 
 
 _STOPPED = object()
