@@ -247,7 +247,7 @@ class Chain:
         if attempt.entrance is not None and attempt.entrance is not self._entrance:
             self._farewells.bid(attempt.entrance.close())
         if self._members and attempt.generation >= 0:
-            self.receipts.heal_failed(attempt.mended.signed_rows, attempt.generation)
+            self.receipts.heal_failed(attempt.mended)
 
     def _settle(self, attempt: Attempt) -> None:
         """The attempt has made a chain: whoever it does without is sent home."""

@@ -94,6 +94,7 @@ class Attempt:
         self._renew_links(redial)
         lacks = [not member.whole and rows.keep > 0 for member in self.order]
         self._keep, self._signed_rows, dry = rows.keep, rows.signed_rows, set[int]()
+        self._note_recomputed()
         while True:
             self._replays = replays(lacks, dry)
             self.generation = self._raise_generation()
@@ -106,23 +107,18 @@ class Attempt:
         self._confine(better)
         for member in self.order[: better.fed + 1]:
             member.whole = False  # until they have computed what they are fed
-        self._recomputed = frozenset(member.number for member in self.order if not member.whole and rows.keep > 0)
+        self._note_recomputed()
         await self._replay(rows)
         for member in self.order:
             member.whole = True
 
+    def _note_recomputed(self) -> None:
+        self._recomputed = frozenset(member.number for member in self.order if not member.whole and self._keep > 0)
+
     @property
     def mended(self) -> Mended:
-        """What it did to the rows, once it has ended well."""
-        targets = [place for place in self._replays.targets if place + 1 < len(self.order)]
-        return Mended(
-            self.generation,
-            self._keep,
-            self._signed_rows,
-            self._recomputed,
-            frozenset((self.order[place].number, self.order[place + 1].number) for place in targets),
-            self._fed,
-        )
+        """What it did to the rows, or was about to do."""
+        return Mended(self.generation, self._keep, self._signed_rows, self._recomputed, self._fed)
 
     def hear(self, member: Member, message: Replayed) -> None:
         """A server has computed replayed rows. ``ProtocolViolation`` if that cannot be."""

@@ -20,6 +20,7 @@ from swarm.core.errors import (
 from swarm.core.ids import PeerId
 from swarm.verification.book import Mark, ReceiptBook
 from swarm.verification.coverage import CoveredWindow, Known
+from swarm.verification.lineage import Lineage
 from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, Receipt
 from swarm.wire.evidence import Signed
 from swarm.wire.messages import Accept, Result, Step
@@ -53,15 +54,14 @@ class Mended:
     """What an opening or a heal did to the rows: the first ``keep`` of them are held by all, in ``generation``.
 
     All were told that windows below ``signed_rows`` stay as they were signed. The stages ``recomputed`` took in all
-    ``keep`` rows again, newcomers among them; ``cut`` are neighbours of which the first did and the second did not.
-    ``fed`` are the hashes of the rows that the client fed to the first stage, if it did.
+    ``keep`` rows again, newcomers among them. ``fed`` are the hashes of the rows that the client fed to the first
+    stage, if it did.
     """
 
     generation: int
     keep: int
     signed_rows: int
     recomputed: frozenset[int] = frozenset()
-    cut: frozenset[tuple[int, int]] = frozenset()
     fed: Sequence[bytes] = ()
 
 
@@ -78,7 +78,7 @@ class SessionReceipts:
         self._signers: dict[int, Signer] = {}
         self._openings: dict[int, Opening] = {}
         self._upstream: dict[int, int | None] = {}
-        self._judged_from: dict[int, int] = {}
+        self._lineage = Lineage()
         self._order: tuple[int, ...] = ()
         self._mark: Mark = (0, 0)
         self._came: defaultdict[int, int] = defaultdict(int)
@@ -99,7 +99,9 @@ class SessionReceipts:
             self._book.layout(openings)
             return
         keep, start = mended.keep, mended.signed_rows
-        self._book.heal(openings, self._mark, keep=keep, signed_rows=start, cut=mended.cut)
+        self._book.heal(openings, self._mark, signed_rows=start)
+        self._lineage.truncate(keep)
+        self._lineage.recompute(mended.recomputed, keep, start, mended.generation)
         self._forget_windows(start)
         self._again += keep - start + WINDOW_ROWS
         self._rows.truncate(keep)
@@ -108,15 +110,14 @@ class SessionReceipts:
             self._rows.refeed(mended.fed, start if first in known else 0)
         if last in mended.recomputed:
             self._rows.unanswer(start if last in known else 0)
-        for number in mended.recomputed & known:
-            self._judged_from[number] = start
 
-    def heal_failed(self, signed_rows: int, generation: int) -> None:
-        """A heal came to nothing, after servers were told ``signed_rows`` in ``generation``."""
-        self._mark = (generation, 0)
-        self._book.void(signed_rows, self._mark)
-        self._forget_windows(signed_rows)
-        self._again += self._rows.most - signed_rows + WINDOW_ROWS
+    def heal_failed(self, mended: Mended) -> None:
+        """A heal came to nothing, after servers were told of it; ``recomputed`` may have begun to."""
+        self._mark, start = (mended.generation, 0), mended.signed_rows
+        self._book.void(start, self._mark)
+        self._forget_windows(start)
+        self._again += self._rows.most - start + WINDOW_ROWS
+        self._lineage.lose(mended.recomputed, mended.generation)
 
     def whole_rows(self, keep: int) -> int:
         """Of the first ``keep`` rows, those in windows that every stage has signed."""
@@ -130,6 +131,8 @@ class SessionReceipts:
             self._book.truncate(step.keep, mark)
             self._cut(step.keep)
         self._rows.send(step, payload)
+        self._lineage.truncate(step.keep)
+        self._lineage.compute(step.keep + step.rows)
 
     def answered(self, result: Result, payload: Buffer) -> None:
         """The result of a step that was waited for. ``ProtocolViolation`` for rows that cannot be."""
@@ -182,7 +185,8 @@ class SessionReceipts:
         owed = self._book.owed(-(-(self._final_rows or 0) // WINDOW_ROWS) * WINDOW_ROWS)
         for window, number in owed:
             if number in asked:
-                self.note("missing", (self._signers[number].plan.peer,), f"no receipt for {self._positions(window)}")
+                first, last = self._positions(window)
+                self.note("missing", (self._signers[number].plan.peer,), f"no receipt for rows {first}:{last}")
 
     def linked(self) -> dict[int, Receipt]:
         """By stage the receipt to be counter-signed: the last one, if it and all before it are in covered windows."""
@@ -232,6 +236,7 @@ class SessionReceipts:
             if not signer.accept.receipts:
                 self.note("unwilling", (signer.plan.peer,), f"it signs nothing for layers {signer.plan.span}")
         self._order = tuple(signer.number for signer in signers)
+        self._lineage.seat(self._order)
 
     def _opening(self, signer: Signer) -> Opening:
         plan, names = signer.plan, self._names
@@ -256,8 +261,8 @@ class SessionReceipts:
             self._signers[number].plan,
             tuple(self._book.receipts_of(number)),
             upstream,
-            self._judged_from.get(number, 0),
-            0 if upstream is None else self._book.linked_from(upstream, number),
+            self._lineage.judged_from(number),
+            0 if upstream is None else self._lineage.linked_from(upstream, number),
         )
 
     def _count(self, stage: int) -> None:
@@ -268,7 +273,8 @@ class SessionReceipts:
 
     def _verify(self, window: int, now_s: float) -> None:
         first, last = positions = self._positions(window)
-        known = Known(positions, self._rows.entry_root(first, last), self._rows.exit_root(first, last))
+        rows, seams = self._rows, self._lineage.seams(first, last)
+        known = Known(positions, rows.entry_root(first, last), rows.exit_root(first, last), seams)
         try:
             self._covered[window] = self._book.verify(window, now_s=now_s, known=known)
         except BrokenLinkError as error:
@@ -285,7 +291,7 @@ class SessionReceipts:
         self._forget_windows(keep)
         self._again += WINDOW_ROWS
         self._rows.truncate(keep)
-        self._judged_from = {number: min(row, keep) for number, row in self._judged_from.items()}
+        self._lineage.truncate(keep)
 
     def _forget_windows(self, keep: int) -> None:
         """What reaches beyond row ``keep`` is signed again; a window that ends there stays."""

@@ -35,9 +35,9 @@ class ReceiptProblem:
 class StageRecord:
     """One stage of a session and its receipts that count, by window.
 
-    ``upstream`` is the number of the stage that fed it last, None for the client. Rows from ``judged_from`` on can be
-    compared with its receipts: 0, or where the last heal left off if the stage was fed again rows it had signed before.
-    From ``linked_from`` on its rows are those that ``upstream`` has kept: 0, or where that one took over.
+    ``upstream`` is the number of the stage that fed it last, None for the client. From row ``judged_from`` on it holds
+    what it signed for: 0, unless a heal fed it again rows that it had signed before. From row ``linked_from`` on
+    ``upstream`` holds what came to it: 0, unless a heal came between.
     """
 
     opening: Opening

@@ -7,8 +7,7 @@ told when the last receipt of a window is there.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from swarm.core.errors import ConfigError, UnequalRowsError, UnexpectedSignerError
 from swarm.verification.compact import ReceiptChain
@@ -27,8 +26,6 @@ class ReceiptBook:
         self._chains: dict[int, ReceiptChain] = {}
         self._eras: list[tuple[int, tuple[int, ...]]] = []
         """From which window on which stages answer, in that order."""
-        self._seams: dict[tuple[int, int], tuple[int, int]] = {}
-        """In which windows ``[first, end)`` two neighbours' roots cannot agree."""
         self._windows: dict[int, dict[int, SignedReceipt]] = {}
         self._rollbacks: list[tuple[Mark, int]] = []
         """Since which mark windows from which one on are void, as signed before it; both ascending."""
@@ -38,29 +35,15 @@ class ReceiptBook:
         """These stages answer, in the order of their layers, from the first row on."""
         self._arrange(openings, 0)
 
-    def heal(
-        self,
-        openings: Sequence[Opening],
-        mark: Mark,
-        *,
-        keep: int,
-        signed_rows: int,
-        cut: Iterable[tuple[int, int]],
-    ) -> None:
-        """The chain was healed with ``keep`` rows, and is ``openings`` now; steps have ``mark`` from now on.
+    def heal(self, openings: Sequence[Opening], mark: Mark, *, signed_rows: int) -> None:
+        """The chain was healed and is ``openings`` now; steps have ``mark`` from now on.
 
         All of its servers were told ``signed_rows`` (``whole_rows`` before the heal) and sign from that window on.
-        ``cut`` are the pairs of neighbours whose rows before ``keep`` cannot agree: the last stage of a run that
-        computed them again, and the one after it, which did not. ``ConfigError`` if a stage's number was used for
-        another opening, or ``mark`` is not later than those before.
+        Which links cannot hold, because one of two neighbours computed rows again, is for ``verify``'s caller to know.
+        ``ConfigError`` if a stage's number was used for another opening, or ``mark`` is not later than those before.
         """
-        start, end = signed_rows // WINDOW_ROWS, -(-keep // WINDOW_ROWS)
         self._take_back(signed_rows, mark)
-        self._end_seams(keep)
-        self._arrange(openings, start)
-        for pair in cut:
-            first, beyond = self._seams.get(pair, (start, end))
-            self._seams[pair] = min(first, start), max(beyond, end)
+        self._arrange(openings, signed_rows // WINDOW_ROWS)
 
     def receive(self, stage: int, data: bytes, *, now_s: float, sent_rows: int, mark: Mark = (0, 0)) -> int | None:
         """Take a receipt from the stage's server; the window that now has all of its receipts, or None.
@@ -93,14 +76,13 @@ class ReceiptBook:
     def verify(self, window: int, *, now_s: float, known: Known = NOTHING_KNOWN) -> CoveredWindow:
         """``verify_coverage`` of what has come for ``window``, by those who answer for it; raises what that raises."""
         stages, found = self._stages(window), self._windows.get(window, {})
-        seams = {pair for pair, (first, end) in self._seams.items() if first <= window < end}
         openings = [self._chains[stage].opening for stage in stages]
         return verify_coverage(
             [found[stage] for stage in stages if stage in found],
             self.layer_count,
             by_signer(openings),
             now_s=now_s,
-            known=replace(known, seams=known.seams | seams),
+            known=known,
         )
 
     def truncate(self, keep: int, mark: Mark) -> None:
@@ -150,10 +132,6 @@ class ReceiptBook:
         """The receipt that a stage signed last, whether it counts or not."""
         return self._chains[stage].last if stage in self._chains else None
 
-    def linked_from(self, before: int, after: int) -> int:
-        """The first row that ``after`` received from its neighbour ``before``, and not from who stood there earlier."""
-        return self._seams.get((before, after), (0, 0))[1] * WINDOW_ROWS
-
     def _arrange(self, openings: Sequence[Opening], start: int) -> None:
         for opening in openings:
             chain = self._chains.setdefault(opening.stage, ReceiptChain(opening))
@@ -178,15 +156,9 @@ class ReceiptBook:
 
     def _return_to(self, keep: int) -> None:
         """Whoever answers now signs again from the window of row ``keep`` on."""
-        self._end_seams(keep)
         start, (last_start, stages) = keep // WINDOW_ROWS, self._eras[-1]
         self._eras = [era for era in self._eras if era[0] < min(start, last_start)]
         self._eras.append((min(start, last_start), stages))
-
-    def _end_seams(self, keep: int) -> None:
-        """Rows from ``keep`` on are computed anew by all, so their links hold; a seam moves down with a rollback."""
-        start, end = keep // WINDOW_ROWS, -(-keep // WINDOW_ROWS)
-        self._seams = {pair: (min(first, start), min(beyond, end)) for pair, (first, beyond) in self._seams.items()}
 
     def _is_void(self, window: int, mark: Mark) -> bool:
         """True if a rollback after ``mark`` took ``window`` back: the first such one went back furthest."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from swarm.core.announcement import Announcement, State
 from swarm.core.listing import Listing
 from swarm.core.metrics import Metrics
 from swarm.core.numerics import Numerics
+
+sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: what tests share lies beside them
 
 LAYERS = 4
 MODEL = "tiny@main#0123456789abcdef"

@@ -19,6 +19,7 @@ from swarm.verification.compact import pack
 from swarm.verification.coverage import Known
 from swarm.verification.leaves import NO_ROW, Leaf, row_hash
 from swarm.verification.ledger import Ledger
+from swarm.verification.lineage import Lineage
 from swarm.verification.merkle import merkle_root
 from swarm.verification.receipts import Receipt
 from swarm.verification.windows import WindowBuilder, counter_base
@@ -55,6 +56,8 @@ class Session:
         self.book, self.ledger = ReceiptBook(LAYERS), Ledger()
         self.servers = [self.newcomer(place, place) for place in range(STAGES)]
         self.book.layout([server.builder.opening for server in self.servers])
+        self.lineage = Lineage()
+        self.lineage.seat(range(STAGES))
         self.rows: list[bytes] = []
         self.longest = 0
 
@@ -69,6 +72,8 @@ class Session:
             self.book.truncate(keep, self.mark)
             self.ledger.truncate(self.servers[0].builder.opening, keep)
             del self.rows[keep:]
+        self.lineage.truncate(keep)
+        self.lineage.compute(keep + rows)
         self.noise += 1
         wire = [row_hash(NO_ROW, self.noise * 1000 + place) for place in range(rows)]
         self.rows += wire
@@ -97,9 +102,11 @@ class Session:
                 leaves = server.leaves(start, held[start : start + 50], self.noise)
                 server.builder.replayed(leaves)
             wire = server.sent
-        cut = [(fresh.builder.opening.stage, self.servers[place + 1].builder.opening.stage)] if place < 2 else []
         openings = [server.builder.opening for server in self.servers]
-        self.book.heal(openings, self.mark, keep=keep, signed_rows=signed_rows, cut=cut)
+        self.book.heal(openings, self.mark, signed_rows=signed_rows)
+        self.lineage.seat([opening.stage for opening in openings])
+        recomputed = frozenset(server.builder.opening.stage for server in again)
+        self.lineage.recompute(recomputed, keep, signed_rows, self.mark[0])
 
     def deliver(self, place: int, most: int) -> None:
         server = self.servers[place]
@@ -109,7 +116,8 @@ class Session:
             window = self.book.receive(stage, data, now_s=NOW_S, sent_rows=self.longest, mark=mark)
             if window is not None:
                 rows = self.rows[32 * window : 32 * window + 32]
-                known = Known((32 * window, 32 * window + len(rows)), merkle_root(rows))
+                first, last = positions = 32 * window, 32 * window + len(rows)
+                known = Known(positions, merkle_root(rows), seams=self.lineage.seams(first, last))
                 self.ledger.record(self.book.verify(window, now_s=NOW_S, known=known))
 
     def close(self, keep: int) -> None:
