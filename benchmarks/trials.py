@@ -112,7 +112,7 @@ class HonestTrial:
 
 
 def honest_trials() -> list[HonestTrial]:
-    numerics = [FLOAT32, BFLOAT16, (*FLOAT32, "--quantization", "int8"), (*BFLOAT16, "--quantization", "int8")]
+    numerics = [FLOAT32, BFLOAT16, (*BFLOAT16, "--quantization", "int8")]
     return [HonestTrial(what, threads, at_once) for what in numerics for threads in (1, 2) for at_once in (1, 3)]
 
 

@@ -72,7 +72,7 @@ def test_every_position_is_skipped_in_its_own_span() -> None:
 
 
 def test_honest_configurations_are_all_different() -> None:
-    assert len({trial.name for trial in honest_trials()}) == len(honest_trials()) == 16
+    assert len({trial.name for trial in honest_trials()}) == len(honest_trials()) == 12
 
 
 def test_a_server_that_always_fails_lasts_two_sessions() -> None:
