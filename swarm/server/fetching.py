@@ -50,10 +50,10 @@ class Throttle:
     def wait_s(self, name: str, size_bytes: int, now_s: float) -> float:
         """Note that ``name`` sends so much after the wait that is returned."""
         if name not in self._free_s:
-            self._free_s = {known: free_s for known, free_s in self._free_s.items() if free_s > now_s - self._burst_s}
-        free_s = max(self._free_s.get(name, now_s), now_s - self._burst_s)
-        self._free_s[name] = free_s + size_bytes / self._bytes_per_s
-        return max(0.0, free_s + size_bytes / self._bytes_per_s - self._burst_s - now_s)
+            self._free_s = {known: free_s for known, free_s in self._free_s.items() if free_s > now_s}
+        free_s = max(self._free_s.get(name, now_s), now_s) + size_bytes / self._bytes_per_s
+        self._free_s[name] = free_s
+        return max(0.0, free_s - self._burst_s - now_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Notary:
             self._pending.append(Part(note, first, note.first + note.rows))
         if not note.replayed:
             self._mark, self._accepted = mark, note.first
-        if self._broken is not None or self._is_due:
+        if self._is_due:
             self._due.set()
 
     def fence(self, generation: int, keep: int, signed_rows: int) -> None:
@@ -174,7 +174,7 @@ class Notary:
     def _is_due(self) -> bool:
         if self.settled:
             return not self._settled.done()
-        return self._ripe or self._signable
+        return self._broken is not None or self._ripe or self._signable
 
     @property
     def _ripe(self) -> bool:
