@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class Gateway:
             await site.start()
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {host} port {port}: {error.strerror or error}",
+                f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0).lower()}",
                 hint="choose another --port, or 0 for any that is free",
             ) from error
         self._sites.append(site)

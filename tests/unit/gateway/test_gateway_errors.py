@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from swarm.core.errors import (
@@ -57,3 +60,12 @@ def test_an_http_error_stays_what_it_is() -> None:
     error = HttpError(401, "no", code="missing_api_key")
     assert told(error, "prompt") is error
     assert error.headers == {"WWW-Authenticate": "Bearer"}
+
+
+def test_the_manual_names_every_code() -> None:
+    root = Path(__file__).parents[3]
+    source = "".join(path.read_text(encoding="utf-8") for path in (root / "swarm" / "gateway").glob("*.py"))
+    codes = set(re.findall(r'code="(\w+)"', source)) | {"context_length_exceeded", "unsupported_parameter"}
+    told = set(re.findall(r"`(\w+)`", (root / "docs" / "gateway.md").read_text(encoding="utf-8")))
+    assert len(codes) > 15
+    assert codes - told == {"http_error", "invalid_body", "internal_error"}

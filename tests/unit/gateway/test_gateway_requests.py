@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
@@ -95,6 +96,14 @@ def test_all_of_them_are_named() -> None:
 )
 def test_a_message_that_is_not_plain_text(message: object, param: str) -> None:
     assert refusal(chat, messages=[message]).param == param
+
+
+def test_the_manual_names_every_field() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+    fields = {*ChatBody.__struct_fields__, *TextBody.__struct_fields__}
+    told = set(re.findall(r"`([a-z_]+)`", manual))
+    assert fields <= told | {"stream_options"}
+    assert "`stream_options.include_usage`" in manual
 
 
 # -- what is supported ---------------------------------------------------------------------------------------------
