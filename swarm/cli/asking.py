@@ -46,6 +46,8 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
                        "see `calibrate`)")  # fmt: skip
     where.add_argument("--audit-mb", type=float, default=500.0, metavar="MB", help="megabytes an hour that audits may "
                        "move (default: 500)")  # fmt: skip
+    where.add_argument("--reputation", type=Path, metavar="FILE", help="what is known of servers, see `reputation` "
+                       "(default: in the data folder)")  # fmt: skip
     how = parser.add_argument_group("how to answer")
     how.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="default: 256")
     how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")
@@ -91,6 +93,7 @@ def _connect(options: argparse.Namespace) -> SwarmModel:
         identity=options.identity,
         audit_my_traffic=options.audit_my_traffic,
         audit_mb=options.audit_mb,
+        reputation=options.reputation,
         progress=ProgressLine(sys.stderr),
     )
 

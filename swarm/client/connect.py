@@ -20,6 +20,7 @@ from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
+from swarm.runtime.reputation import ReputationStore, open_reputation
 from swarm.verification.calibration import Calibration
 from swarm.wire.fields import Codec
 
@@ -38,6 +39,9 @@ class ConnectOptions:
 
     ``audit_my_traffic`` has other servers compute some of this client's rows again: they see them, and cheaters are
     found by it. It takes a calibration of the model on this machine, and ``audit_mb`` megabytes an hour at most.
+
+    ``reputation`` is the file of what is known of servers, whom nobody routes to and why; ``":memory:"`` keeps nothing,
+    None is the one in the data folder, which all of this user's clients share.
     """
 
     initial_peers: Sequence[str]
@@ -52,6 +56,7 @@ class ConnectOptions:
     identity: Path | None = None
     audit_my_traffic: bool = False
     audit_mb: float = 500.0
+    reputation: Path | str | None = None
     progress: BytesProgress = silent
 
 
@@ -71,6 +76,22 @@ async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions)
     """A client like ``connect``'s, for whoever has opened the model already. ``options.revision`` does not matter."""
     _check(options)
     calibration = await asyncio.to_thread(_calibration, files, options)
+    clock = SystemClock()
+    reputation = await asyncio.to_thread(open_reputation, options.reputation, clock)
+    try:
+        return await _join(files, tokenizer, options, reputation, calibration)
+    except BaseException:
+        reputation.close()
+        raise
+
+
+async def _join(
+    files: ModelFiles,
+    tokenizer: Tokenizer,
+    options: ConnectOptions,
+    reputation: ReputationStore,
+    calibration: Calibration | None,
+) -> AsyncSwarmModel:
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
@@ -91,7 +112,7 @@ async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions)
         await transport.close()
         raise
     codec: Codec = "int8" if options.compression == "int8" else "raw"
-    parts = ClientParts(transport, directory, clock, files, tokenizer, identity=identity)
+    parts = ClientParts(transport, directory, clock, files, tokenizer, reputation, identity)
     client_options = ClientOptions(
         remote_head=options.head != "local",
         codec=codec,

@@ -7,6 +7,8 @@ A write is on the disk when it returns, which may take some milliseconds: in an 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ MAX_PROOFS_BYTES = 512 * 1024 * 1024
 
 ProofKind = Literal["equivocation", "fraud"]
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +278,24 @@ class ReputationStore:
         with self._file.reading() as database:
             rows = database.execute(f"SELECT time_s, peer, what FROM events{where} ORDER BY number", which).fetchall()
         return [Event(*row) for row in rows]
+
+
+def open_reputation(path: Path | str | None, clock: Clock) -> ReputationStore:
+    """The store in ``path``; None: the one in the data folder, or where there can be none, one that lasts as long as
+    this process. Raises as ``ReputationStore`` does: one that is damaged is never passed over.
+    """
+    if path is not None:
+        return ReputationStore(path, clock)
+    try:
+        chosen = ReputationStore.default_path()
+        chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        writable = os.access(chosen.parent, os.W_OK)
+    except (ConfigError, OSError):
+        writable = False
+    if not writable:
+        _log.warning("no data folder that can be written: what is learnt of servers is forgotten when this ends")
+        return ReputationStore(IN_MEMORY, clock)
+    return ReputationStore(chosen, clock)
 
 
 def _standing(database: sqlite3.Connection, peer: str) -> Standing:

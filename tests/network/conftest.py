@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,10 @@ from swarm.models import ModelFiles
 READY_S = 120.0
 """From launch to READY. Imports alone take five seconds of a free core, and the cores are shared."""
 END_S = 30.0
+
+# What clients learn of servers is kept for them all: not among what the person who runs these tests has learnt.
+_DATA = tempfile.TemporaryDirectory(prefix="swarm-tests-")
+os.environ["XDG_DATA_HOME"] = _DATA.name
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 

@@ -18,7 +18,7 @@ from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
 from swarm.runtime import reputation, reputation_file
 from swarm.runtime.clock import SystemClock, VirtualClock
-from swarm.runtime.reputation import IN_MEMORY, ReputationStore
+from swarm.runtime.reputation import IN_MEMORY, ReputationStore, open_reputation
 from swarm.verification.ledger import Account, Ledger
 from swarm.verification.strikes import (
     TRUSTED,
@@ -389,3 +389,32 @@ def test_in_memory_nothing_is_written(tmp_path: Path, clock: VirtualClock, monke
 def test_its_default_place_is_the_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reputation, "data_folder", lambda: Path("/data/swarm"))
     assert ReputationStore.default_path() == Path("/data/swarm/reputation.sqlite")
+
+
+def test_without_a_data_folder_what_is_learnt_lasts_as_long_as_the_process(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def homeless() -> Path:
+        raise ConfigError("this user has no home folder")
+
+    (tmp_path / "file").write_text("")
+    for folder in (homeless, lambda: tmp_path / "file" / "swarm"):
+        monkeypatch.setattr(reputation, "data_folder", folder)
+        caplog.clear()
+        with open_reputation(None, clock) as store:
+            store.change(ALICE, equivocated)
+        assert "forgotten when this ends" in caplog.text
+    monkeypatch.setattr(reputation, "data_folder", lambda: tmp_path / "swarm")
+    with open_reputation(None, clock) as store:
+        store.change(ALICE, equivocated)
+    with open_reputation(tmp_path / "swarm" / "reputation.sqlite", clock) as store:
+        assert store.ejected() == {ALICE}
+
+
+def test_a_damaged_store_in_the_data_folder_is_not_passed_over(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reputation, "data_folder", lambda: tmp_path)
+    (tmp_path / "reputation.sqlite").write_bytes(b"damaged" * 1000)
+    with pytest.raises(ConfigError, match="damaged"):
+        open_reputation(None, clock)
