@@ -15,7 +15,7 @@ from swarm.core.spans import Span
 from swarm.engine.executor import EngineOptions, SpanEngine
 from swarm.engine.family import build_head, build_span
 from swarm.engine.head import HeadEngine
-from swarm.engine.work import Work
+from swarm.engine.work import Output, Work
 
 LAW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -177,6 +177,43 @@ def test_info_says_what_the_span_is(llama) -> None:
     layer = sum(tensor.nbytes for name, tensor in whole.items() if name.startswith("model.layers.4."))
     around = whole["model.norm.weight"].nbytes + whole["lm_head.weight"].nbytes
     assert info.memory_bytes == pytest.approx(layer + around, abs=256)  # and the rotary frequencies
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_what_receipts_speak_of_comes_back_beside_what_was_asked_for(kit, name) -> None:
+    """Every hidden row, whatever is wanted, and what ids were embedded into; the wanted logits are the same."""
+    chain = kit.chain(kit.configs[name])
+    first, middle, last = chain.engines
+    ids = np.array(kit.tokens(9))
+
+    def run(engine: SpanEngine, **fields) -> Output:
+        fields = {"keep": 0, "hidden": None, "token_ids": None, "rows": 9, "want": 9} | fields
+        slot = engine.open(16)
+        outputs = engine.run(
+            [Work(slot=slot, **fields), _work(middle)] if engine is middle else [Work(slot=slot, **fields)]
+        )
+        engine.close(slot)
+        return outputs[0]
+
+    plain, recorded = run(first, token_ids=ids), run(first, token_ids=ids, record=True)
+    assert recorded.hidden == plain.hidden
+    assert plain.embedded is None
+    assert recorded.embedded == kit.head(chain, chain.whole.config).embed(list(ids))
+    rows = run(middle, hidden=plain.hidden, record=True)
+    assert rows.embedded is None
+    whole = run(last, hidden=rows.hidden)
+    for want in (0, 1, 3):
+        asked = {"hidden": rows.hidden, "want": want, "logits": True}
+        bare, full = run(last, **asked), run(last, record=True, **asked)
+        assert full.hidden == whole.hidden
+        if want:
+            assert bare.hidden is None
+            np.testing.assert_array_equal(full.logits, bare.logits)
+            np.testing.assert_allclose(
+                kit.head(chain, chain.whole.config).logits(full.hidden)[-want:], full.logits, atol=1e-4
+            )
+        else:
+            assert full.logits is None
 
 
 @pytest.mark.parametrize("name", ["mixtral", "gemma2", "deepseek_v3", "gpt_oss"])

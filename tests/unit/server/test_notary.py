@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from desks import CLIENT, NOW_S, SERVER, desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.core.errors import ProtocolViolation
-from swarm.core.keys import Identity
 from swarm.server.notary import LEAF_BYTES_HELD, Notary
 from swarm.server.notes import Note
 from swarm.server.replay_log import Encoding, ReplayBudget
-from swarm.server.signing import Desk
 from swarm.verification.compact import ReceiptChain
 from swarm.verification.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
 from swarm.verification.merkle import leaf_hash, merkle_root
@@ -24,24 +23,9 @@ from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, countersi
 from swarm.wire.evidence import Countersign, Settled, Signed
 from swarm.wire.messages import Message
 
-SERVER, CLIENT = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 HIDDEN = 4
 RAW = Encoding("raw", "float32", HIDDEN)
-NOW_S = 1_000_000.0
 PLENTY = 10**9
-
-
-class FixedClock:
-    """It is always the same time."""
-
-    def wall_s(self) -> float:
-        return NOW_S
-
-    def monotonic_s(self) -> float:
-        return NOW_S
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError("nothing here waits")
 
 
 OPENING = Opening(
@@ -78,8 +62,7 @@ class Bench:
     signed: list[Signed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        desk = Desk(SERVER, FixedClock(), None, 86_400.0, None)  # type: ignore[arg-type]
-        self.notary = Notary(desk, OPENING, RAW, self.budget)
+        self.notary = Notary(desk(), OPENING, RAW, self.budget)
         self.chain = ReceiptChain(OPENING)
         self.latest: dict[int, Signed] = {}
 

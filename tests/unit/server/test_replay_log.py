@@ -118,6 +118,7 @@ class LogMachine(RuleBasedStateMachine):
         if not self.dropped:
             assert self.log.rows == len(self.rows)
             assert read(self.encoding, list(self.log.frames(len(self.rows)))) == self.rows
+            assert self.log.size_bytes == sum(segment.size_bytes for segment in self.log._segments)
         else:
             assert self.log.rows == 0
             assert not list(self.log.frames(len(self.rows)))
@@ -179,6 +180,54 @@ def test_frames_are_those_of_the_moment_they_were_asked_for() -> None:
     log.truncate(3)
     log.append(3, 1, b"", encoded(RAW, [9]), RAW, 0)
     assert list(frames) == wanted
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 150), min_size=1, max_size=3), st.data())
+def test_any_range_of_rows_with_ids_or_bare(counts: list[int], data: st.DataObject) -> None:
+    """The frames of a range are the range of the rows; bare ones hold tensors only, whatever the rows' horizons."""
+    log, seeds = ReplayLog(ReplayBudget(PLENTY)), list(range(sum(counts)))
+    for count in counts:
+        part = seeds[log.rows : log.rows + count]
+        log.append(log.rows, count, pack_ids(part), encoded(RAW, part), RAW, 0)
+    first = data.draw(st.integers(0, len(seeds) - 1))
+    last = data.draw(st.integers(first + 1, len(seeds)))
+    for bare in (False, True):
+        place = first
+        for frame in log.frames(last, first=first, bare=bare):
+            wanted = seeds[place : place + frame.rows]
+            assert frame.keep == place
+            assert frame.ids is not bare
+            assert b"".join(frame.parts) == (b"" if bare else pack_ids(wanted)) + encoded(RAW, wanted)
+            assert frame.rows <= REPLAY_ROWS
+            place += frame.rows
+        assert place == last
+    assert len(list(log.frames(last, first=first, bare=True))) == -(-(last - first) // REPLAY_ROWS)
+
+
+def test_what_can_be_spared_makes_room() -> None:
+    """For rows that are taken, and for what is counted in any case; and nothing is spared in vain."""
+    budget, spared = ReplayBudget(100), []
+
+    def spare() -> bool:
+        if len(spared) == 3:
+            return False
+        spared.append(len(spared))
+        budget.give(30)
+        return True
+
+    budget.spare = spare
+    assert budget.take(90)
+    assert not spared
+    assert budget.take(30)
+    assert (len(spared), budget.used_bytes) == (1, 90)
+    budget.charge(70)
+    assert (len(spared), budget.used_bytes) == (3, 100)
+    budget.charge(-20)
+    budget.charge(50)
+    assert budget.used_bytes == 130, "there was no choice"
+    assert not budget.take(1)
+    assert budget.used_bytes == 130
 
 
 def test_more_than_is_held_cannot_be_replayed() -> None:
