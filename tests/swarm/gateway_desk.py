@@ -30,6 +30,7 @@ class Desk:
     def __init__(self, swarm: Swarm, folder: Path) -> None:
         self.swarm = swarm
         self.path = folder / "gateway.sock"
+        self.beats = 0
         self._clients: list[AsyncOpenAI] = []
         self.gateway: Gateway
         self.model: AsyncSwarmModel
@@ -61,12 +62,15 @@ class Desk:
         return await self.http.post(f"http://gateway{path}", content=content, headers=sent)
 
     async def events(self, body: Any, path: str = "/v1/chat/completions") -> list[str]:
-        """The data of every event of a stream."""
+        """The data of every event of a stream; comments among them are counted in ``beats``."""
         response = await self.post(body | {"stream": True}, path)
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         blocks = response.text.split("\n\n")
         assert blocks.pop() == ""
-        return [block.removeprefix("data: ") for block in blocks if not block.startswith(":")]
+        self.beats = blocks.count(": alive")
+        data = [block for block in blocks if block != ": alive"]
+        assert all(block.startswith("data: ") for block in data)
+        return [block.removeprefix("data: ") for block in data]
 
     async def close(self) -> None:
         for client in self._clients:

@@ -112,7 +112,7 @@ async def test_a_client_that_does_not_read_is_cut_off(swarm: Swarm, desk: Desk) 
 async def cut_stream(swarm: Swarm, desk: Desk) -> tuple[list[str], str]:
     """The events of a stream whose only chain dies on the way, and its text."""
     await swarm.serve()
-    await desk.open()
+    await desk.open(beat_s=1.0)
     swarm.delay(HOP_S)
     streaming = asyncio.create_task(desk.events(ENDLESS))
     await begun(swarm)
@@ -126,6 +126,7 @@ async def cut_stream(swarm: Swarm, desk: Desk) -> tuple[list[str], str]:
 async def test_a_cut_answer_never_looks_whole(swarm: Swarm, desk: Desk) -> None:
     """Nobody takes over: the stream ends with an error, without a finish reason and without [DONE]."""
     events, text = await cut_stream(swarm, desk)
+    assert desk.beats in range(3, 8), "while it looked for somebody it said that it was alive"
     last = json.loads(events[-1])
     assert last["error"]["code"] == "answer_cut"
     assert last["error"]["type"] == "server_error"
