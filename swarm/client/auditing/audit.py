@@ -94,6 +94,15 @@ class StageAudit:
         """The windows that failed."""
         return tuple(window for window in self.windows if window.outcome is Outcome.HARD)
 
+    @property
+    def evidence(self) -> tuple[AuditedWindow, ...]:
+        """The windows that say something of the suspect.
+
+        Where rows before the judged ones are not attested, others may have sent what made it look wrong, so only what
+        it got right counts.
+        """
+        return tuple(window for window in self.windows if self.attested or window.outcome is Outcome.PASS)
+
 
 async def audit_stage(
     record: SessionRecord, stage: StageRecord, reference: Reference, means: AuditMeans, *, rate: float = 1.0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from swarm.client.auditing.audit import AuditMeans
+from swarm.client.auditing.audit import AuditMeans, plan_stage
 from swarm.client.auditing.auditors import Auditing, ServerReference, covering
 from swarm.client.auditing.budget import Budget
 from swarm.client.auditing.material import Feed
@@ -109,6 +109,8 @@ class TrafficAuditor:
     async def _audit(self, record: SessionRecord, stage: StageRecord) -> None:
         parts = self._parts
         rate = audit_rate(await asyncio.to_thread(parts.store.standing, stage.peer), parts.policy)
+        if plan_stage(record, stage, rate) is None:
+            return
         auditors = await self._auditors(record, stage)
         feed = None if record.remote_head or parts.feed is None else await parts.feed(record)
         means = AuditMeans(

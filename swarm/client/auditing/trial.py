@@ -112,8 +112,9 @@ def _window(rows: Rows, window: int) -> Rows:
 def consequences(record: SessionRecord, trial: Trial, policy: Policy) -> dict[PeerId, Transition]:
     """What a trial means for the standing of everybody in it; each is applied once.
 
-    The suspect: every window judged, whether it showed what it was asked for, a strike if two others agree against it
-    or if it contradicts itself; a mark for windows about which nothing can be said. Who fed it: whether it showed what
+    The suspect: every window judged, those aside in which the auditor was wrong; whether it showed what it was asked
+    for; a strike if two others agree against it or if it contradicts itself; a mark for windows about which nothing can
+    be said. Who fed it: whether it showed what
     it had sent. Auditors: a strike if the other two agree against one. That an auditor was right counts nowhere: audits
     can be told by their shape, and whoever computes only those would earn its way out of probation. A session gives
     each peer one strike at most. Where the rows before the judged ones are not the suspect's own, nobody is struck.
@@ -128,7 +129,8 @@ def consequences(record: SessionRecord, trial: Trial, policy: Policy) -> dict[Pe
         if feeder is not None and answered:
             shown = audit.failure is None or audit.failure.kind != "no inputs"
             steps.setdefault(feeder.peer, []).append(_asked(policy, answered=shown))
-    mine += [_audited(policy, audit, window) for window in audit.windows]
+    framed = {window for window, ruling in trial.rulings if ruling.struck not in (None, suspect)}
+    mine += [_audited(policy, audit, window) for window in audit.evidence if window.window not in framed]
     struck_now = set(trial.convicted) if audit.attested else set()
     if audit.failure is not None and audit.failure.kind == "contradiction":
         struck_now.add(suspect)
