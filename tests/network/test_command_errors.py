@@ -146,7 +146,9 @@ def test_v_shows_the_traceback(own: tuple[str, ...]) -> None:
     assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
-@pytest.mark.parametrize("command", ["swarm.server", "swarm", "swarm generate", "swarm chat", "swarm demo"])
+@pytest.mark.parametrize(
+    "command", ["swarm.server", "swarm.gateway", "swarm", "swarm generate", "swarm chat", "swarm demo"]
+)
 def test_help_comes_without_torch(command: str) -> None:
     code = f"""
 import runpy, sys
