@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import NoReturn
 
-from swarm.client.charges import read_charge
 from swarm.core.accusation import MAX_EVIDENCE_BYTES, MAX_PROOFS, Accusation, ProofRef
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError, SwarmError
@@ -23,6 +22,7 @@ from swarm.dht.protocol import Directory
 from swarm.runtime.reputation import KeptProof, ProofKind, ReputationStore
 from swarm.transport.proofs import ProofServer
 from swarm.transport.protocol import Transport
+from swarm.verification.allegation import read_charge
 
 AGAIN_S = 60.0
 JITTER = (0.7, 1.3)

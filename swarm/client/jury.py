@@ -17,7 +17,6 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from swarm.client.accuser import Accuser
-from swarm.client.charges import Allegation, read_charge
 from swarm.client.docket import Case, Docket
 from swarm.core.accusation import Accusation
 from swarm.core.clock import Clock
@@ -27,6 +26,7 @@ from swarm.dht.protocol import Directory
 from swarm.runtime.reputation import ProofKind, ReputationStore
 from swarm.transport.proofs import fetch_proof
 from swarm.transport.protocol import Transport
+from swarm.verification.allegation import Allegation, read_charge
 from swarm.verification.strikes import Policy, Standing, accused, equivocated, struck
 
 LOOK_EVERY_S = 10.0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -24,8 +24,11 @@ from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_PROOF_BYTES
 from swarm.runtime.folders import data_folder
 from swarm.runtime.reputation_file import ReputationFile
+from swarm.verification.allegation import ProofKind
 from swarm.verification.ledger import Ledger
 from swarm.verification.strikes import Apart, Standing
+
+__all__ = ["IN_MEMORY", "Event", "KeptProof", "Known", "ProofKind", "ReputationStore", "open_reputation"]
 
 IN_MEMORY = ":memory:"
 FILE_NAME = "reputation.sqlite"
@@ -38,7 +41,6 @@ MAX_PROOFS = 1024
 MAX_PROOFS_BYTES = 512 * 1024 * 1024
 """Beyond, the oldest are forgotten; whoever was ejected by them stays so."""
 
-ProofKind = Literal["equivocation", "fraud"]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)

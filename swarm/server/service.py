@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from swarm.core.announcement import Announcement, State
 from swarm.core.clock import Clock
 from swarm.core.errors import IdentityInUseError, NetworkError, SwarmError
+from swarm.core.ids import ModelId
 from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.runtime.tasks import Tasks
@@ -20,6 +21,7 @@ from swarm.server.downlink import Dialer
 from swarm.server.links import Rendezvous
 from swarm.server.meter import Meter
 from swarm.server.reporting import Reporting, successors_of
+from swarm.server.self_watch import SelfWatch, SelfWatchParts
 from swarm.server.serving import Serving
 from swarm.server.session import GOODBYE_S
 from swarm.server.signing import Desk
@@ -107,6 +109,9 @@ class Server:
         await self.parts.announcer.check_twin()
         announced = await self.appear()
         self._tasks.spawn(self.parts.announcer.run(self._lost_identity), name="announcer")
+        model = ModelId.parse(announced.model)
+        watch = SelfWatchParts(self.parts.transport, self.parts.announcer.directory, self.parts.clock, model)
+        self._tasks.spawn(SelfWatch(watch).run(), name="accusations of this server")
         return announced
 
     async def appear(self) -> Announcement:

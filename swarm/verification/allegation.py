@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from swarm.core.ids import PeerId
-from swarm.runtime.reputation import ProofKind
 from swarm.verification.equivocation import EquivocationProof
 from swarm.verification.proofs import FraudProof
+
+ProofKind = Literal["equivocation", "fraud"]
 
 
 @dataclass(frozen=True, slots=True)
 class Allegation:
-    """``subject``, as a server of ``model`` in ``session``, did ``what``. For fraud the weights have the last word."""
+    """That ``subject``, as a server of ``model`` in ``session``, did ``what``. If it did, of fraud, the weights say."""
 
     subject: PeerId
     model: str
