@@ -97,7 +97,8 @@ async def test_an_auditor_that_frames_an_honest_server_is_struck(swarm: Swarm, c
     assert trial.convicted == {framing.peer}
     assert len(standing(record, trial, framing).strikes) == 1
     assert standing(record, trial, chain[1]).strikes == ()
-    assert standing(record, trial, chain[1]).voided == 0
+    honest = standing(record, trial, chain[1])
+    assert (honest.voided, honest.audited, honest.evidence) == (0, 0, ())
     assert all(standing(record, trial, node) == Standing() for node in others)
 
 

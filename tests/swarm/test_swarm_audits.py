@@ -14,6 +14,7 @@ from archives import SPANS, Archive, KeptStage, Library, Tale
 
 from swarm.client.auditing.audit import AuditMeans, StageAudit, audit_stage
 from swarm.client.auditing.reference import OwnReference
+from swarm.client.auditing.trial import Trial, consequences
 from swarm.client.records import SessionRecord
 from swarm.core.errors import MisuseError
 from swarm.core.sampling import SamplingParams
@@ -21,8 +22,8 @@ from swarm.engine.replica import Replica
 from swarm.models.folder import open_folder
 from swarm.transport.framing import FrameStream
 from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.strikes import TRUSTED
-from swarm.verification.verdict import Outcome
+from swarm.verification.strikes import TRUSTED, Policy, Standing
+from swarm.verification.verdict import Outcome, Ruling
 from swarm.wire.evidence import FetchRows
 from swarm.wire.messages import Busy, Refused
 
@@ -247,6 +248,10 @@ async def test_rows_from_before_a_heal_are_computed_from_and_blame_nobody(librar
     found = await audit(library, record, MIDDLE)
     assert [window.window for window in found.windows] == [2, 3]
     assert (set(outcomes(found)), found.attested) == ({"hard"}, False)
+    peer = library.archives[MIDDLE].peer
+    trial = Trial(found, tuple((window.window, Ruling(struck=peer)) for window in found.hard))
+    standing = consequences(record, trial, Policy())[peer](Standing())
+    assert (standing.strikes, standing.audited, standing.evidence, standing.voided) == ((), 0, (), 2)
 
 
 async def test_a_newcomer_is_judged_by_the_windows_that_it_signed(library: Library) -> None:
