@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 
+import msgspec
 from aiohttp import web
 
 from swarm.client.model import AsyncSwarmModel
@@ -239,7 +240,8 @@ class GatewayApp:
             "x-swarm-exact": "true" if all(result.exact for result in ordered) else "false",
             "x-swarm-verification": ", ".join(verified(result.verification) for result in ordered),
         }
-        return web.json_response(reply.whole(ordered, tokens, prompt_tokens), headers=headers)
+        body = msgspec.json.encode(reply.whole(ordered, tokens, prompt_tokens))
+        return web.Response(body=body, content_type="application/json", charset="utf-8", headers=headers)
 
     async def _missing(self, error: NoRouteError) -> HttpError:
         """Says which layers nobody serves."""

@@ -10,6 +10,8 @@ from swarm.client.tokenizer import Tokenizer
 
 CACHED = 65536
 """Tokens whose text is remembered: each step shows up to 21, most of them again and again."""
+UNLIKELY = -9999.0
+"""What the OpenAI API says of a token that cannot come."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -44,9 +46,9 @@ class TokenTexts:
         offsets = [offset_chars + sum(map(len, texts[:place])) for place in range(len(texts))]
         return {
             "tokens": texts,
-            "token_logprobs": [token.logprob for token in tokens],
+            "token_logprobs": [_shown(token.logprob) for token in tokens],
             "top_logprobs": [
-                {self.text(token_id): logprob for token_id, logprob in reversed(token.top)} for token in tokens
+                {self.text(token_id): _shown(logprob) for token_id, logprob in reversed(token.top)} for token in tokens
             ],
             "text_offset": offsets,
         }
@@ -54,4 +56,9 @@ class TokenTexts:
     def _entry(self, token_id: int, logprob: float) -> dict[str, object]:
         text = self.text(token_id)
         whole = None if _REPLACEMENT in text else list(text.encode())
-        return {"token": text, "logprob": logprob, "bytes": whole}
+        return {"token": text, "logprob": _shown(logprob), "bytes": whole}
+
+
+def _shown(logprob: float) -> float:
+    """JSON has no infinity."""
+    return max(logprob, UNLIKELY)
