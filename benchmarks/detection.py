@@ -82,9 +82,13 @@ class Bench:
         return found
 
     def warm_up(self, trial: Trial) -> None:
-        for _ in range(trial.warm_up):
-            request = Request(next(self._numbers), trial.prompt_tokens, trial.new_tokens, trial.temperature)
-            self._inspector.ask([request])
+        if trial.warm_up:
+            self._inspector.ask(
+                [
+                    Request(next(self._numbers), trial.prompt_tokens, trial.new_tokens, trial.temperature)
+                    for _ in range(trial.warm_up)
+                ]
+            )
 
 
 @contextmanager
@@ -100,7 +104,8 @@ def swarm(options: Sequence[str], spans: Sequence[Span] = SPANS) -> Iterator[Ben
             how = options if spans else (*options, "--no-head")
             nodes.append(stack.enter_context(processes.serving(span, join, options=how)))
         addresses = [node.address for node in nodes]
-        model = stack.enter_context(SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1"))
+        joining = SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1", reputation=":memory:")
+        model = stack.enter_context(joining)
         yield Bench(nodes, Inspector(model, calibration_of(demo_files())), processes)
 
 

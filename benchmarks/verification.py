@@ -98,7 +98,8 @@ def chain(*options: str) -> Iterator[Chain]:
             join = [node.address for node in nodes[:1]]
             nodes.append(stack.enter_context(processes.serving(span, join, options=(*FLOAT32, *options))))
         addresses = [node.address for node in nodes]
-        yield Chain(nodes, stack.enter_context(SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1")))
+        joining = SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1", reputation=":memory:")
+        yield Chain(nodes, stack.enter_context(joining))
 
 
 def answer(chain: Chain, ids: list[int], new_tokens: int) -> Answered:

@@ -36,23 +36,26 @@ def around(wrap: Callable[[SpanEngine, Forward], Forward]) -> Callable[[SpanEngi
 
 
 def stale() -> Cheat:
-    """Rows are those of an earlier session at the same positions, where it had any."""
+    """Rows are those of earlier sessions at the same positions, where they had any."""
 
     def wrap(_: SpanEngine, forward: Forward) -> Forward:
-        kept: list[tuple[KVSlot, dict[int, bytes]]] = []  # the session before the last one, and the last
+        earlier: dict[int, bytes] = {}
+        last: dict[int, bytes] = {}
+        of: list[KVSlot] = []  # whose rows ``last`` are
 
         def forward_stale(span: Span, batch: Sequence[Work]) -> list[Output]:
             outputs = forward(span, batch)
             for work, output in zip(batch, outputs, strict=True):
                 if output.hidden is None:
                     continue
-                if not kept or kept[-1][0] is not work.slot:
-                    kept[:] = [*kept[-1:], (work.slot, {})]
+                if of != [work.slot]:
+                    earlier.update(last)
+                    last.clear()
+                    of[:] = [work.slot]
                 rows = _rows(output.hidden, _answered(work))
                 first = work.keep + work.rows - len(rows)
-                kept[-1][1].update(enumerate(rows, first))
-                old = kept[0][1] if len(kept) == 2 else {}
-                output.hidden = b"".join(old.get(first + place, row) for place, row in enumerate(rows))
+                last.update(enumerate(rows, first))
+                output.hidden = b"".join(earlier.get(first + place, row) for place, row in enumerate(rows))
             return outputs
 
         return forward_stale
