@@ -25,7 +25,7 @@ from swarm.core.spans import Span
 from swarm.engine.work import Output
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.verification.calibration import Calibration
-from swarm.verification.strikes import Policy, Standing
+from swarm.verification.strikes import Policy, Standing, accused
 
 POLICY = Policy()
 
@@ -188,7 +188,11 @@ async def test_an_auditor_refuses_what_it_never_can(swarm: Swarm) -> None:
 
 
 async def auditing(
-    swarm: Swarm, calibration: Calibration, told: Callable[[Trial], None], limit_bytes: float = 1e9
+    swarm: Swarm,
+    calibration: Calibration,
+    told: Callable[[Trial], None],
+    limit_bytes: float = 1e9,
+    policy: Policy = POLICY,
 ) -> tuple[AsyncSwarmModel, ReputationStore, TrafficAuditor]:
     model = swarm.client()
     store = ReputationStore(IN_MEMORY, swarm.clock)
@@ -198,6 +202,7 @@ async def auditing(
         clock=swarm.clock,
         calibration=calibration,
         listings=lambda: model.parts.directory.servers(swarm.files.model_id),
+        policy=policy,
         random=Random(4),
     )
     return model, store, TrafficAuditor(parts, Budget(limit_bytes), told)
@@ -217,6 +222,29 @@ async def test_own_traffic_ejects_a_cheater_after_two_sessions(swarm: Swarm, cal
     for node in (chain[0], chain[2]):
         found = store.standing(node.peer)
         assert (found.strikes, found.audited > 0) == ((), True)
+    await auditor.close()
+    store.close()
+
+
+async def test_after_a_strike_earlier_sessions_are_audited_too(swarm: Swarm, calibration: Calibration) -> None:
+    trials: list[Trial] = []
+    chain = await swarm.serve()
+    chain[1].engine.after = turned  # type: ignore[attr-defined]
+    never = Policy(audit_rate=0.0, probation_windows=0)
+    model, store, auditor = await auditing(swarm, calibration, trials.append, policy=never)
+    for node in chain:
+        store.change(node.peer, lambda standing: Standing(audited=1_000_000))
+    (_, first), (_, second) = [await talked(swarm, PROMPT[start:], model=model) for start in (0, 5)]
+    await swarm.serve("0:5", "0:5")
+    auditor.settled(first)
+    await until(lambda: auditor.idle)
+    assert trials == []
+    store.change(chain[1].peer, lambda standing: accused(standing, never))
+    auditor.settled(second)
+    await until(lambda: auditor.idle)
+    assert [trial.audit.stage.opening.session for trial in trials] == [second.session, first.session]
+    assert store.standing(chain[1].peer).strikes == (second.session, first.session)
+    assert chain[1].peer in store.ejected()
     await auditor.close()
     store.close()
 

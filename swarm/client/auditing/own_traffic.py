@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -31,6 +31,8 @@ from swarm.verification.verdict import DENSE, Outcome, Thresholds
 
 MAX_WAITING = 64
 """Sessions that wait to be audited; servers keep their rows for ten minutes anyway."""
+KEPT_S = 540.0
+"""For so long after a session its servers can be asked; they keep its rows a minute longer."""
 FINISH_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ class TrafficParts:
 class TrafficAuditor:
     """Audits one settled session after the other in the background, each server at the rate that its standing asks for.
 
-    ``told`` hears of every trial. ``skipped`` counts sessions that were not looked at: over the budget, or too many.
+    After a strike what that server did in earlier sessions is audited in full, as far as it is still kept. ``told``
+    hears of every trial. ``skipped`` counts sessions that were not looked at: over the budget, or too many.
     """
 
     def __init__(self, parts: TrafficParts, budget: Budget, told: Callable[[Trial], None] = lambda trial: None) -> None:
@@ -67,6 +70,9 @@ class TrafficAuditor:
         self._rest = asyncio.Event()
         self._rest.set()
         self._unchecked: set[str] = set()
+        self._past: deque[tuple[float, SessionRecord]] = deque(maxlen=MAX_WAITING)
+        self._looked_at: deque[tuple[bytes, int]] = deque(maxlen=8 * MAX_WAITING)
+        """Stages that were audited in full."""
         self._worker = asyncio.create_task(self._work(), name="audit own traffic")
 
     def settled(self, record: SessionRecord) -> None:
@@ -77,6 +83,11 @@ class TrafficAuditor:
             self.skipped += 1
         self._rest.clear()
         self._more.set()
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing waits, and nothing is under way."""
+        return self._rest.is_set()
 
     async def finish(self) -> None:
         """Give what waits ``FINISH_S``, then leave off: a client that is about to go was asked to audit too."""
@@ -100,17 +111,36 @@ class TrafficAuditor:
             if self._budget.wait_s(self._parts.clock.monotonic_s()) > 0:
                 self.skipped += 1
                 continue
+            self._past.append((self._parts.clock.monotonic_s(), record))
+            convicted: set[PeerId] = set()
             for stage in record.stages:
-                try:
-                    await self._audit(record, stage)
-                except SwarmError as error:
-                    log.warning("an audit of %s came to nothing: %s", stage.plan.short, error)
+                convicted |= await self._audited(record, stage)
+            await self._look_back(convicted)
 
-    async def _audit(self, record: SessionRecord, stage: StageRecord) -> None:
+    async def _look_back(self, convicted: Collection[PeerId]) -> None:
+        """Audit what else of these servers is still kept; their rate is 1 now."""
+        since_s = self._parts.clock.monotonic_s() - KEPT_S
+        for at_s, record in list(self._past):
+            for stage in record.stages:
+                fresh = (record.session, stage.opening.stage) not in self._looked_at
+                if at_s > since_s and stage.peer in convicted and fresh:
+                    await self._audited(record, stage)
+
+    async def _audited(self, record: SessionRecord, stage: StageRecord) -> frozenset[PeerId]:
+        """Who was convicted by the audit of one stage."""
+        try:
+            return await self._audit(record, stage)
+        except SwarmError as error:
+            log.warning("an audit of %s came to nothing: %s", stage.plan.short, error)
+            return frozenset()
+
+    async def _audit(self, record: SessionRecord, stage: StageRecord) -> frozenset[PeerId]:
         parts = self._parts
         rate = audit_rate(await asyncio.to_thread(parts.store.standing, stage.peer), parts.policy)
         if plan_stage(record, stage, rate) is None:
-            return
+            return frozenset()
+        if rate == 1.0:
+            self._looked_at.append((record.session, stage.opening.stage))
         auditors = await self._auditors(record, stage)
         feed = None if record.remote_head or parts.feed is None else await parts.feed(record)
         means = AuditMeans(
@@ -122,6 +152,7 @@ class TrafficAuditor:
         for peer in trial.convicted:
             log.warning("server %s answered wrongly for layers %s", peer[-8:], stage.opening.span)
         self._told(trial)
+        return trial.convicted
 
     async def _auditors(self, record: SessionRecord, stage: StageRecord) -> list[ServerReference]:
         """Whoever covers the span and has nothing to do with the suspect's links, in random order."""
