@@ -19,9 +19,9 @@ MAX_CASES = 256
 MAX_CASES_OF_ONE = 4
 """Open cases against one server, by strangers; those who were right before are always heard."""
 MAX_HOLDERS = 8
-"""Of one proof."""
-MAX_TRIES = 4
-"""To get one proof, from whoever says to have it."""
+"""Of one proof, to be asked for it; those who were right before come in addition."""
+MAX_TRIES = 2
+"""To get a proof from one who says to have it."""
 RETRY_S = 30.0
 CASE_S = 900.0
 """So long a case stays open after it was last heard of."""
@@ -29,7 +29,6 @@ CLEARED_S = 3600.0
 """So long a stranger's word alone has no effect on a server that was accused in vain."""
 MAX_REMEMBERED = 4096
 """Holders whose word is weighed, servers that were accused in vain, proofs that were set aside."""
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -44,7 +43,7 @@ class Case:
     heard_s: float
     due_s: float
     holders: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
-    tries: int = 0
+    tried: dict[PeerId, int] = field(default_factory=dict)
 
 
 class Docket:
@@ -63,6 +62,8 @@ class Docket:
         """Above 0: it was right before. Below: it was wrong, and is not listened to."""
         return self._belief.get(holder, 0)
 
+    # -- hearing --------------------------------------------------------------------------------------------
+
     def hear(self, record: Accusation, now_s: float) -> list[Case]:
         """Take an accusation that points to proofs; the cases it opens and that its subject is to be avoided for."""
         holder, subject = record.peer_id, record.subject_id
@@ -79,7 +80,7 @@ class Docket:
                     opened.append(case)
             if (case.subject, case.size) == (subject, proof.size):
                 case.heard_s = now_s
-                if holder in case.holders or len(case.holders) < MAX_HOLDERS:
+                if holder in case.holders or len(case.holders) < MAX_HOLDERS or self.believes(holder) > 0:
                     case.holders[holder] = record.addresses
         return opened
 
@@ -89,29 +90,37 @@ class Docket:
         theirs = sum(case.subject == subject for case in self._cases.values())
         return theirs < MAX_CASES_OF_ONE or self.believes(holder) > 0
 
-    def next(self, now_s: float) -> Case | None:
-        """What to check now: by whom one believes most, of those the one that was tried least, then the oldest."""
-        due = [case for case in self._cases.values() if case.due_s <= now_s and case.holders]
-        return min(due, key=lambda case: (-self._best(case), case.tries, case.heard_s), default=None)
+    # -- checking -------------------------------------------------------------------------------------------
 
-    def holder(self, case: Case) -> PeerId:
-        """Whom to ask for the proof: the one believed most, another at each try."""
-        ranked = sorted(case.holders, key=lambda holder: -self.believes(holder))
-        return ranked[case.tries % len(ranked)]
+    def take(self, now_s: float) -> Case | None:
+        """What to check now, not to be taken again until ``later`` or ``failed`` gives it back; None if nothing waits.
+
+        First what one vouches for whom one believes most, of those the smallest proof, then the oldest.
+        """
+        due = [case for case in self._cases.values() if case.due_s <= now_s and case.holders]
+        case = min(due, key=lambda case: (-self._best(case), case.size, case.heard_s), default=None)
+        if case is not None:
+            case.due_s = float("inf")
+        return case
 
     def _best(self, case: Case) -> int:
         return max(map(self.believes, case.holders))
+
+    def holder(self, case: Case) -> PeerId:
+        """Whom to ask for the proof: who was tried least, of those the one believed most."""
+        return min(case.holders, key=lambda holder: (case.tried.get(holder, 0), -self.believes(holder)))
 
     def later(self, case: Case, now_s: float, wait_s: float = RETRY_S) -> None:
         """It could not be had this time, through nobody's fault: its holder is busy."""
         case.due_s = now_s + wait_s
 
-    def failed(self, case: Case, now_s: float) -> None:
-        """It did not come. After ``MAX_TRIES`` whoever says to have it is not listened to any more."""
-        case.tries += 1
-        case.due_s = now_s + RETRY_S
-        if case.tries >= MAX_TRIES:
-            self.false(case, now_s)
+    def failed(self, case: Case, holder: PeerId, now_s: float) -> None:
+        """``holder`` did not give it: another is asked. Who fails ``MAX_TRIES`` times is not listened to any more."""
+        case.tried[holder] = case.tried.get(holder, 0) + 1
+        if case.tried[holder] >= MAX_TRIES:
+            self.distrust(holder)
+        untried = any(other not in case.tried for other in case.holders)
+        case.due_s = now_s if untried else now_s + RETRY_S
 
     def set_aside(self, case: Case, now_s: float) -> None:
         """It cannot be judged here: not heard again for ``CLEARED_S``. Nobody's word counts less for it."""
@@ -119,10 +128,11 @@ class Docket:
         self._close(case, now_s)
 
     def distrust(self, holder: PeerId) -> None:
-        """It accused wrongly, or sent something else than the proof: nothing it says counts any more."""
+        """It accused wrongly, or did not give what it says to have: nothing it says counts any more."""
         self._remember(self._belief, holder, -1)
         for case in self._cases.values():
             case.holders.pop(holder, None)
+            case.tried.pop(holder, None)
 
     def proven(self, case: Case) -> None:
         """The proof holds: whoever had it is believed more."""
@@ -136,8 +146,10 @@ class Docket:
             self.distrust(holder)
         self._close(case, now_s)
 
+    # -- closing --------------------------------------------------------------------------------------------
+
     def expire(self, now_s: float) -> None:
-        """Close the cases that nobody speaks of any more."""
+        """Close the cases that nobody speaks of any more, or that nobody is left to prove."""
         for case in [case for case in self._cases.values() if not case.holders or case.heard_s + CASE_S <= now_s]:
             self._close(case, now_s)
 

@@ -32,6 +32,8 @@ from swarm.verification.strikes import Policy, Standing, accused, equivocated, s
 LOOK_EVERY_S = 10.0
 SUBJECTS_A_LOOK = 16
 """Servers that are asked about in one reading, a key each; in larger swarms they take turns."""
+JUDGED_AT_ONCE = 4
+"""Proofs under way, so that a slow holder keeps nobody else's waiting; computed again is one at a time."""
 ACCUSED_S = 600.0
 """How long an accusation that could not be checked has its subject avoided."""
 MAX_ACCUSED_SHARE = 0.25
@@ -83,7 +85,8 @@ class Jury:
         self._random = chance or Random()
         self._docket = Docket()
         self._turn = 0
-        self._judging: asyncio.Task[None] | None = None
+        self._judging: set[asyncio.Task[None]] = set()
+        self._computing = asyncio.Lock()
 
     async def run(self) -> NoReturn:
         """Look every ``LOOK_EVERY_S`` from now on, until cancelled; ``close`` then."""
@@ -96,9 +99,9 @@ class Jury:
 
     async def close(self) -> None:
         """Judge no more. Idempotent."""
-        if self._judging is not None:
-            self._judging.cancel()
-            await asyncio.gather(self._judging, return_exceptions=True)
+        for task in self._judging:
+            task.cancel()
+        await asyncio.gather(*self._judging, return_exceptions=True)
 
     async def look(self) -> None:
         """Read what is said now. Evidence is judged at once, fraud proofs one after the other in the background.
@@ -118,8 +121,10 @@ class Jury:
                 await self.hold("equivocation", record.evidence)
             else:
                 await self._hear(record, len(listed))
-        if len(self._docket) and (self._judging is None or self._judging.done()):
-            self._judging = asyncio.create_task(self._judge_all(), name="jury")
+        for _ in range(min(len(self._docket), JUDGED_AT_ONCE - len(self._judging))):
+            task = asyncio.create_task(self._judge_all(), name="jury")
+            self._judging.add(task)
+            task.add_done_callback(self._judging.discard)
 
     def _whose_turn(self, peers: Sequence[PeerId]) -> list[PeerId]:
         """Half of those at the front, and of the others as many as there is room for, in turns."""
@@ -153,7 +158,7 @@ class Jury:
     # -- judging --------------------------------------------------------------------------------------------
 
     async def _judge_all(self) -> None:
-        while (case := self._docket.next(self._parts.clock.monotonic_s())) is not None:
+        while (case := self._docket.take(self._parts.clock.monotonic_s())) is not None:
             await self._judge(case)
 
     async def _judge(self, case: Case) -> None:
@@ -174,7 +179,8 @@ class Jury:
             self._docket.set_aside(case, now_s())
             return
         try:
-            await self.verify(data)
+            async with self._computing:
+                await self.verify(data)
         except PeerError as error:
             _log.info("proof %s against %s does not hold: %s", case.digest.hex()[:16], case.subject[-8:], error)
             await asyncio.to_thread(self._parts.store.judge, case.digest, proven=False)
@@ -195,10 +201,11 @@ class Jury:
         except BusyError as error:
             self._docket.later(case, now_s(), error.retry_after_s)
         except (NetworkError, RefusedError):
-            self._docket.failed(case, now_s())
+            self._docket.failed(case, holder, now_s())
         except PeerError as error:
             _log.info("%s does not give the proof it announced: %s", holder[-8:], error)
             self._docket.distrust(holder)
+            self._docket.later(case, now_s(), 0.0)
         return None
 
     async def hold(self, kind: ProofKind, data: bytes, *, verified: bool = False) -> bool:

@@ -30,7 +30,7 @@ MAX_SERVED_AT_ONCE = 4
 """Proofs handed out at a time, to different peers: each is held in memory meanwhile."""
 BYTES_PER_S = 2 * 1024 * 1024
 """At most so fast each, and over time to one peer, however often it asks."""
-LEAST_BYTES_PER_S = 64 * 1024
+LEAST_BYTES_PER_S = 256 * 1024
 """A holder that is slower than this does not want to be heard."""
 BUSY_S = 5.0
 REQUEST_S = 10.0

@@ -26,7 +26,9 @@ from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.transport.memory import MemoryNetwork
 from swarm.transport.proofs import PART_S
+from swarm.transport.protocol import Stream
 from swarm.verification.strikes import Policy, audit_rate
+from swarm.wire.session import Channel
 
 MODEL = ModelId.parse("demo@main#0123456789abcdef")
 POLICY = Policy()
@@ -65,8 +67,8 @@ class Citizen:
     async def look(self) -> None:
         """One look, and everything that it sets going."""
         await self.jury.look()
-        if self.jury._judging is not None:
-            await self.jury._judging
+        while self.jury._judging:
+            await asyncio.wait(self.jury._judging)
 
 
 class Scene:
@@ -291,8 +293,8 @@ async def test_attack_a_framing_accuser_costs_himself_and_nobody_else(scene: Sce
     await framer.voice.accuse(HONEST, "fraud", scene.fraud(1, true=False))
     await reader.jury.look()
     assert reader.store.accused() == {HONEST}
-    assert reader.jury._judging is not None
-    await reader.jury._judging
+    while reader.jury._judging:
+        await asyncio.wait(reader.jury._judging)
     standing = reader.store.standing(HONEST)
     assert (standing.strikes, standing.ejected) == ((), "")
     assert reader.store.accused() == frozenset()
@@ -331,7 +333,7 @@ async def test_attack_a_holder_that_has_no_proof_or_cannot_be_reached(scene: Sce
     await publish(ghost, OTHER, ProofRef(b"g" * 32, 1000))
     await reader.look()
     assert reader.store.accused() == {HONEST, OTHER}
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_TRIES + 1):
         await scene.clock.sleep(RETRY_S + PART_S)
         await reader.look()
     assert len(reader.jury._docket) == 0
@@ -339,6 +341,40 @@ async def test_attack_a_holder_that_has_no_proof_or_cannot_be_reached(scene: Sce
         assert reader.jury._docket.believes(holder.identity.peer_id) < 0
     await scene.clock.sleep(ACCUSED_S)
     assert reader.store.accused() == frozenset()
+
+
+async def test_attack_holders_of_a_true_proof_that_do_not_give_it(scene: Scene) -> None:
+    """The accused has his own crowd vouch for the digest, to be asked in the place of who has it."""
+    finder = await scene.citizen()
+    crowd = [await scene.citizen(serves=False) for _ in range(12)]
+    reader = await scene.citizen()
+    digest = finder.store.keep_proof(CHEAT, "fraud", proof := scene.fraud())
+    for citizen in (*crowd, finder):
+        await publish(citizen, CHEAT, ProofRef(digest, len(proof)))
+    for _ in range(20):
+        await reader.look()
+        await scene.clock.sleep(LOOK_EVERY_S)
+    assert len(reader.store.standing(CHEAT).strikes) == 1
+    assert reader.jury._docket.believes(finder.identity.peer_id) > 0
+
+
+async def test_attack_a_holder_that_drips_keeps_nobody_elses_proof_waiting(scene: Scene) -> None:
+    slow, finder = await scene.citizen(serves=False), await scene.citizen()
+    reader = await scene.citizen()
+
+    async def drip(stream: Stream) -> None:
+        await stream.read_exactly(1)
+        await asyncio.sleep(3600)
+
+    await slow.transport.listen(Channel.PROOF.protocol, drip)
+    await publish(slow, HONEST, ProofRef(b"d" * 32, 1000))
+    await reader.jury.look()
+    await scene.clock.sleep(1.0)
+    await finder.jury.hold("fraud", scene.fraud(), verified=True)
+    await reader.jury.look()
+    await scene.clock.sleep(1.0)
+    assert len(reader.store.standing(CHEAT).strikes) == 1
+    assert reader.jury._judging, "the slow one is still asked"
 
 
 async def test_attack_nobody_is_left_alone_in_routing_by_accusing_all_others(scene: Scene) -> None:
