@@ -183,18 +183,17 @@ class Notary:
 
     @property
     def _signable(self) -> bool:
-        accepted = min(self._accepted or 0, self.builder.length)
-        return self.builder.signed_rows + WINDOW_ROWS <= accepted
+        if self._accepted is None:
+            return False
+        return self.builder.signed_rows + WINDOW_ROWS <= min(self._accepted, self.builder.length)
 
     def _work(self) -> list[Message]:
         """Make one window's leaves, or sign what is due, or both."""
         if self._broken is not None:
             raise self._broken
         if self._ripe or (self.settled and self._pending):
-            parts = self._take_window()
-            for part, leaves in zip(parts, leaves_of(parts, self._raw, self._sketcher), strict=True):
-                add = self.builder.replayed if part.note.replayed else self.builder.append
-                add(leaves)
+            for replayed, leaves in leaves_of(self._take_window(), self._raw, self._sketcher):
+                (self.builder.replayed if replayed else self.builder.append)(leaves)
             self._weigh()
         expires_s = self._desk.expires_s
         if self._settling is not None and not (self._pending or self._signable):

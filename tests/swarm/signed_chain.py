@@ -17,6 +17,7 @@ from swarm.core.sampling import SamplingParams
 from swarm.verification.book import ReceiptBook
 from swarm.verification.coverage import CoveredWindow, Known
 from swarm.verification.leaves import digest_rows, id_hashes, row_hashes
+from swarm.verification.lineage import Lineage
 from swarm.verification.merkle import merkle_root
 from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, SignedReceipt, countersign
 from swarm.wire.evidence import Countersign, Settle, Settled, Signed
@@ -30,6 +31,7 @@ class SignedChain(HandChain):
     def __init__(self, client: Any, nodes: Sequence[Node], **opening: Any) -> None:
         super().__init__(client, nodes, **({"kv_tokens": 256} | opening))
         self.book = ReceiptBook(LAYERS)
+        self.lineage = Lineage()
         self.tokens: dict[int, int] = {}
         """Tokens the tail chose, by the row they were chosen after."""
         self.settled: dict[int, int] = {}
@@ -41,6 +43,7 @@ class SignedChain(HandChain):
     async def open(self) -> SignedChain:
         await super().open()
         self.book.layout([opening_of(place, self.client) for place in self.places])
+        self.lineage.seat([place.number for place in self.places])
         return self
 
     async def ask(self, ids: Sequence[int], **changes: Any) -> Result:
@@ -52,6 +55,8 @@ class SignedChain(HandChain):
 
     async def send(self, ids: Sequence[int], **changes: Any) -> None:
         await super().send(ids, **({"epoch": self.epoch} | changes))
+        self.lineage.truncate(changes["keep"])
+        self.lineage.compute(changes["keep"] + len(ids))
 
     async def ask_rows(self, ids: Sequence[int], want: int) -> None:
         """One step, answered with hidden rows."""
@@ -122,6 +127,7 @@ class SignedChain(HandChain):
         known = Known(
             positions=(rows.start, rows.stop),
             entry_root=merkle_root(id_hashes([self.ids[row] for row in rows])),
+            seams=self.lineage.seams(rows.start, rows.stop),
             exit_root=merkle_root([self.hashes.get(row, answer) for row, answer in zip(rows, answers, strict=True)]),
         )
         return self.book.verify(window, now_s=self.now_s, known=known)
@@ -134,8 +140,7 @@ class SignedChain(HandChain):
         signed_rows = self.book.whole_rows(keep)
         self.epoch = 0
         said = await self.heal(lost, keep, signed_rows)
-        unfed = 0
-        """Places before it are fed from the front, newcomers behind it from logs."""
+        unfed = 0  # places before it are fed from the front, newcomers behind it from logs
         logged = True
         for index, place in enumerate(self.places):
             if place in before:
@@ -143,15 +148,14 @@ class SignedChain(HandChain):
             elif not logged or index == 0:
                 logged, unfed = False, index + 1
         again = [place for index, place in enumerate(self.places) if index < unfed or place not in before]
-        cut = [
-            (one.number, other.number)
-            for one, other in zip(self.places, self.places[1:], strict=False)
-            if one in again and other not in again
-        ]
         if self.tail in again:  # rows that it computes again hold no answers
             self.tokens = {row: token for row, token in self.tokens.items() if row < signed_rows}
         openings = [opening_of(place, self.client) for place in self.places]
-        self.book.heal(openings, (self.generation, 0), keep=keep, signed_rows=signed_rows, cut=cut)
+        self.book.heal(openings, (self.generation, 0), signed_rows=signed_rows)
+        self.lineage.seat([place.number for place in self.places])
+        self.lineage.truncate(keep)
+        numbers = frozenset(place.number for place in again)
+        self.lineage.recompute(numbers, keep, signed_rows, self.generation)
 
     async def countersign(self, place: Place) -> None:
         last = self.book.receipts_of(place.number)[-1]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from by_hand import Place
 from fakes import FakeClient
-from harness import SPANS, Node, Swarm
+from harness import SPANS, Node, Swarm, until
 from signed_chain import SignedChain
 
 from swarm.core.spans import Span
@@ -194,11 +194,16 @@ async def test_signing_never_holds_up_the_loop_for_long(swarm: Swarm, client: Fa
     """However many windows are due at once, one is made in a turn of the loop."""
     nodes = await swarm.serve(*SPANS)
     clients = [FakeClient(swarm) for _ in range(3)]
-    made: list[int] = []
+    desks = [desk for node in nodes if (desk := node.server._serving.reception._desk) is not None]
+    for desk in desks:
+        await desk.turn.acquire()  # nobody gets to write before all have something to
     for other in clients:
         signed = await chain(other, nodes, kv_tokens=600)
         await signed.send(list(range(100)) * 5, keep=0, horizon=500)
+    await until(lambda: sum(len(node.rows) for node in nodes) == 9)
+    await swarm.quiet()
     notaries = [session.kept.notary for node in nodes for session in node.server.table.sessions]
+    made: list[int] = []
     for notary in notaries:
         assert notary is not None
         work = notary._work
@@ -208,6 +213,8 @@ async def test_signing_never_holds_up_the_loop_for_long(swarm: Swarm, client: Fa
             return work()  # type: ignore[operator]
 
         notary._work = count  # type: ignore[assignment]
+    for desk in desks:
+        desk.turn.release()
     turn = [0]
     while not all(notary is not None and notary.builder.length == 480 for notary in notaries):
         turn[0] += 1
