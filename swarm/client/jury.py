@@ -34,6 +34,8 @@ SUBJECTS_A_LOOK = 16
 """Servers that are asked about in one reading, a key each; in larger swarms they take turns."""
 JUDGED_AT_ONCE = 4
 """Proofs under way, so that a slow holder keeps nobody else's waiting; computed again is one at a time."""
+AGAIN_S = 300.0
+"""After so long a proof is tried again for which nobody was found to compute it."""
 ACCUSED_S = 600.0
 """How long an accusation that could not be checked has its subject avoided."""
 MAX_ACCUSED_SHARE = 0.25
@@ -42,8 +44,8 @@ by accusing all others."""
 
 Verify = Callable[[bytes], Awaitable[object]]
 """Computes again what a fraud proof is about. Returns if the proof holds; raises a ``PeerError`` if it proves nothing,
-which is final, and any other ``SwarmError`` if this node cannot tell (no weights, another calibration, auditors that do
-not agree)."""
+which is final, a ``NetworkError`` if it may be tried again, and any other ``SwarmError`` if this node cannot tell (no
+weights, another calibration, auditors that do not agree)."""
 Listed = Callable[[], Awaitable[Sequence[PeerId]]]
 """Which servers there are, those that matter most first."""
 
@@ -185,6 +187,9 @@ class Jury:
             _log.info("proof %s against %s does not hold: %s", case.digest.hex()[:16], case.subject[-8:], error)
             await asyncio.to_thread(self._parts.store.judge, case.digest, proven=False)
             self._docket.false(case, now_s())
+        except NetworkError as error:
+            _log.debug("proof %s cannot be judged now: %s", case.digest.hex()[:16], error)
+            self._docket.later(case, now_s(), AGAIN_S)
         except SwarmError as error:
             _log.debug("proof %s cannot be judged here: %s", case.digest.hex()[:16], error)
             self._docket.set_aside(case, now_s())
