@@ -55,6 +55,23 @@ async def test_a_stream_whose_client_leaves_is_computed_no_further(
     assert max(sum(node.rows) for node in swarm.nodes) < 400
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_client_leaves_while_a_server_is_frozen(swarm: Swarm, desk: Desk, place: int) -> None:
+    """The others are free within the same time; nobody's place waits for the one that is silent."""
+    await swarm.serve()
+    client = await desk.open()
+    swarm.delay(HOP_S)
+    stream = await client.chat.completions.create(**ENDLESS, stream=True)
+    frozen = swarm.nodes[place]
+    swarm.network.freeze(frozen.peer)
+    await stream.close()
+    await asyncio.sleep(FREED_S)
+    await swarm.check_free(besides=[frozen])
+    assert desk.gateway.app.gate.running == 0
+    swarm.network.thaw(frozen.peer)
+    await asyncio.sleep(10.0)
+
+
 @pytest.mark.parametrize("after", ["begun", "at once"])
 async def test_a_client_that_gives_up_waiting_for_a_whole_answer(swarm: Swarm, desk: Desk, after: str) -> None:
     await swarm.serve()
