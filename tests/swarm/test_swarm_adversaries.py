@@ -18,7 +18,7 @@ from harness import Engines, Node, Swarm
 from benchmarks.cheaters.catalogue import find
 from benchmarks.cheaters.cheat import installed
 from swarm.client.auditing.audit import AuditMeans
-from swarm.client.auditing.challenges import Finding, ask, challenge_server, standing_after
+from swarm.client.auditing.challenges import Finding, ask, challenge_server, standings_after
 from swarm.client.auditing.reference import OwnReference
 from swarm.client.auditing.suspects import Suspect
 from swarm.client.model import AsyncSwarmModel
@@ -28,6 +28,7 @@ from swarm.core.spans import Span
 from swarm.engine.replica import Replica, ReplicaRequest
 from swarm.models.folder import open_folder
 from swarm.models.progress import silent
+from swarm.verification.answering import Requests
 from swarm.verification.calibration import Calibration
 from swarm.verification.challenge import Challenge
 from swarm.verification.strikes import Policy, Standing, traffic_asked
@@ -89,8 +90,8 @@ class Verifier:
         self._number += 1
         asked = challenge(self._number, **how)  # type: ignore[arg-type]
         found = await challenge_server(self.model, asked, suspect(node), self._reference, self._means)
-        before = self.standings.get(node.peer, Standing())
-        self.standings[node.peer] = standing_after(before, found, POLICY)
+        for peer, transition in standings_after(found, POLICY).items():
+            self.standings[peer] = transition(self.standings.get(peer, Standing()))
         return found
 
     async def until_ejected(self, node: Node) -> str:
@@ -234,15 +235,16 @@ async def test_busy_to_audits_and_to_nothing_else(swarm: Swarm, verifier: Verifi
 
 
 async def test_a_colluding_neighbour_withholds_what_it_sent(swarm: Swarm, verifier: Verifier) -> None:
-    """The server behind it cannot be judged then, and is not: but who withholds answers its own audits no better."""
+    """The server behind it cannot be judged then, and is not. Who withholds is counted as not answering, there too."""
     nodes = await swarm.serve("0:1", "1:3", "3:5")
     fetching = nodes[0].server._serving.fetching
     [(_, refuse)] = find("withholds").server
     fetching._answer_all = types.MethodType(refuse(None), fetching)  # type: ignore[method-assign]
     shielded = await verifier.challenge(nodes[1], tokens=40)
-    assert (shielded.kind, verifier.standings[nodes[1].peer].audits.refused) == ("undecided", 0)
+    assert (shielded.kind, verifier.standings[nodes[1].peer].audits) == ("undecided", Requests(1, 0))
+    assert verifier.standings[nodes[0].peer].audits == Requests(1, 1)
     withholding = await verifier.challenge(nodes[0], tokens=40)
-    assert (withholding.kind, verifier.standings[nodes[0].peer].audits.refused) == ("unanswered", 1)
+    assert (withholding.kind, verifier.standings[nodes[0].peer].audits) == ("unanswered", Requests(2, 2))
 
 
 async def test_two_neighbours_who_agree_on_false_rows(swarm: Swarm, verifier: Verifier) -> None:
