@@ -22,6 +22,7 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress, ProgressLine
 from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
+from swarm.runtime.reputation import IN_MEMORY
 from swarm.verification.calibration import Calibration
 from swarm.verification.verdict import Thresholds, thresholds_for
 
@@ -113,14 +114,10 @@ class Trust:
         return Replica.load(self.files, request, progress)
 
     async def client(self) -> AsyncSwarmModel:
-        """A client like any other, with a key of its own that no server has seen."""
+        """A client like any other, with a key of its own that no server has seen, and no memory that others have."""
         from swarm.client.connect import ConnectOptions, join
 
-        asked = ConnectOptions(
-            initial_peers=self.options.initial_peers,
-            host=self.options.host,
-            reputation=getattr(self.options, "store", None),
-        )
+        asked = ConnectOptions(initial_peers=self.options.initial_peers, host=self.options.host, reputation=IN_MEMORY)
         return await join(self.files, self.tokenizer, asked)
 
 
