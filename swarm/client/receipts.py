@@ -281,6 +281,9 @@ class SessionReceipts:
             self.note("broken link", (PeerId(error.peers[0]), PeerId(error.peers[1])), error.message)
         except ExpiredReceiptError:
             return  # nobody lied: the window was so long in coming
+        except PeerError as error:
+            self._book.reject(error.peer, window)
+            raise
 
     def _positions(self, window: int) -> tuple[int, int]:
         first, end = window * WINDOW_ROWS, self._final_rows

@@ -111,6 +111,13 @@ class ReceiptBook:
         self._drop(keep)
         self._return_to(keep)
 
+    def reject(self, signer: str, window: int) -> None:
+        """What ``signer`` has signed from ``window`` on does not count: it lied there, and somebody else is to sign."""
+        openings = {stage: chain.opening for stage, chain in self._chains.items()}
+        for found in (found for number, found in self._windows.items() if number >= window):
+            for stage in [stage for stage in found if openings[stage].signer == signer]:
+                del found[stage]
+
     def whole_rows(self, rows: int) -> int:
         """Of the first ``rows``, those in windows of which every receipt has come, from the first window on."""
         return min((window for window, _ in self.owed(rows)), default=rows // WINDOW_ROWS) * WINDOW_ROWS

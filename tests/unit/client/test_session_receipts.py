@@ -321,6 +321,7 @@ def test_fewer_rows_than_were_accepted(last: int) -> None:
     assert caught.value.peer == liar
     [problem] = chain.receipts.verification.problems
     assert (problem.kind, problem.peers) == ("lie", (liar,))
+    assert chain.receipts.whole_rows(71) == 0, "whoever takes over signs that window"
 
 
 @pytest.mark.parametrize(

@@ -306,3 +306,13 @@ def test_the_end_comes_without_a_mark() -> None:
     assert [one.receipt.last for one in book.receipts_of(0)] == [32, 40]
     assert book.last_of(0) == last[0]
     assert book.last_of(9) is None
+
+
+def test_what_a_liar_signed_from_some_window_on_is_owed_again() -> None:
+    chain = Chain(3, 6, LAYERS)
+    chain.compute(100)
+    book = book_of(chain)
+    take_all(book, chain.commit(100))
+    book.reject(chain.openings[1].signer, 1)
+    assert book.owed(96) == [(1, 1), (2, 1)]
+    assert book.whole_rows(96) == 32
