@@ -46,6 +46,8 @@ from swarm.verification.whitening import Rows
 MAX_PROOF_WINDOWS = 512
 """16,384 rows: a longer session is proven by an earlier window."""
 MAX_TABLE_IDS = 2**20
+MAX_WALKED_IDS = 2**17
+"""Of a table that is walked, times its order: what follows what is spelled out in memory, 200 bytes for each."""
 MAX_TEMPLATE_TOKENS = 64
 """Of a chat template at either end of the prompt: so many tokens need not follow from the seed."""
 MIN_SEEDED_TOKENS = 8
@@ -263,6 +265,8 @@ class FraudProof(msgspec.Struct, frozen=True, array_like=True):
 
     def _check_text(self, opening: Opening, token_ids: tuple[int, ...]) -> None:
         text = self.text
+        if not text.prompts and len(text.ids) // 4 * text.order > MAX_WALKED_IDS:
+            raise BadProofError("a table that is too large to walk through")
         try:
             table = Table(_unpack(text.ids), text.order, _unpack(text.starts), _unpack(text.prompts))
         except ConfigError as error:

@@ -277,6 +277,13 @@ def test_forgery_a_conversation_instead_of_a_challenge() -> None:
         session.proof(text=replace(TEXT, around=(65, 0)))
 
 
+def test_forgery_a_table_that_fills_the_memory() -> None:
+    proof = Session().proof()
+    text = msgspec.structs.replace(proof.text, ids=bytes(4 * 2**17), order=8)
+    with pytest.raises(BadProofError, match="too large"):
+        forged(proof, text=text).check()
+
+
 def test_forgery_truncated() -> None:
     data = Session().proof().to_bytes()
     for cut in (0, 1, 100, len(data) // 2, len(data) - 1):
