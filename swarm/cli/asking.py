@@ -22,7 +22,8 @@ LINE_CHARS = 100
 
 TRUST = """\
 what the answer is worth: servers are strangers. Their replies are *attributed* to the peer ids shown
-with the result; that they computed right is not *spot-checked* yet; nothing is *confidential*:
+with the result. That they computed right is *spot-checked*: by whoever runs `verifier`, and for this
+very conversation with --audit-my-traffic; no single answer is proven. Nothing is *confidential*:
 whoever holds the first layers can read your prompt, and with the remote head the last one sees the answer.
 """
 
