@@ -306,10 +306,11 @@ class Chain:
         try:
             self.receipts.hear(member.number, member.peer, message)
         except PeerError as error:
-            liar = next((one for one in self._members if one.peer == error.peer), member)
-            if liar is member:
+            if error.peer in ("", member.peer):
                 raise
-            self.on_loss(liar, CRIME, Loss("failed", PeerLostError(error.message, peer=liar.peer)))
+            for liar in self._members:
+                if liar.peer == error.peer:
+                    self.on_loss(liar, CRIME, Loss("failed", PeerLostError(error.message, peer=liar.peer)))
 
     # -- breaking and ending --------------------------------------------------------------------------------
 

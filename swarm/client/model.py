@@ -61,6 +61,10 @@ class ClientParts:
     identity: Identity | None = None
     """The node's own, to counter-sign receipts; None: they stay without."""
 
+    def __post_init__(self) -> None:
+        if self.identity is not None and self.identity.peer_id != self.transport.peer_id:
+            raise ConfigError("a client's identity is its node's")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:

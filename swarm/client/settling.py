@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.client.member import Member
 from swarm.client.receipts import SessionReceipts
-from swarm.core.errors import PeerLostError, SwarmError
+from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
 from swarm.verification.receipts import countersign
 
@@ -43,14 +43,14 @@ async def settle(members: Sequence[Member], receipts: SessionReceipts, keep: int
 
 
 async def _signs(member: Member, keep: int) -> bool:
-    """Ask one server; False if it is lost, and so owes nothing."""
+    """Ask one server; False if it is gone, and so owes nothing."""
     try:
         async with asyncio.timeout(SETTLE_S):
             await member.settle(keep)
-    except PeerLostError:
-        return False
-    except (SwarmError, TimeoutError):
+    except TimeoutError:
         return True
+    except SwarmError:
+        return False
     return True
 
 
