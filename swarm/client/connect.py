@@ -12,6 +12,7 @@ from typing import Literal
 from swarm.client.auditing.checking import audit_traffic, check_proofs
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
+from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
@@ -79,24 +80,26 @@ async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions)
     clock = SystemClock()
     reputation = await asyncio.to_thread(open_reputation, options.reputation, clock)
     try:
-        return await _join(files, tokenizer, options, reputation, calibration)
+        parts = await _parts(files, tokenizer, options, clock, reputation)
     except BaseException:
         reputation.close()
         raise
+    model = AsyncSwarmModel(parts, _client_options(options))
+    if calibration is not None:
+        check_proofs(model, calibration)
+        if options.audit_my_traffic:
+            audit_traffic(model, calibration, mb_per_h=options.audit_mb)
+    return model
 
 
-async def _join(
-    files: ModelFiles,
-    tokenizer: Tokenizer,
-    options: ConnectOptions,
-    reputation: ReputationStore,
-    calibration: Calibration | None,
-) -> AsyncSwarmModel:
+async def _parts(
+    files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions, clock: Clock, reputation: ReputationStore
+) -> ClientParts:
+    """A node of its own in the swarm."""
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
 
-    clock = SystemClock()
     with TemporaryDirectory(prefix="swarm-") as folder:  # a new key is in a file as well, but no longer than it takes
         key_path = options.identity or Path(folder) / "key"
         identity = load_or_create(key_path)
@@ -111,9 +114,12 @@ async def _join(
     except BaseException:
         await transport.close()
         raise
+    return ClientParts(transport, directory, clock, files, tokenizer, reputation, identity)
+
+
+def _client_options(options: ConnectOptions) -> ClientOptions:
     codec: Codec = "int8" if options.compression == "int8" else "raw"
-    parts = ClientParts(transport, directory, clock, files, tokenizer, reputation, identity)
-    client_options = ClientOptions(
+    return ClientOptions(
         remote_head=options.head != "local",
         codec=codec,
         mixed_numerics=options.numerics == "any",
@@ -122,12 +128,6 @@ async def _join(
         step_timeout_s=options.step_timeout_s,
         progress=options.progress,
     )
-    model = AsyncSwarmModel(parts, client_options)
-    if calibration is not None:
-        check_proofs(model, calibration)
-        if options.audit_my_traffic:
-            audit_traffic(model, calibration, mb_per_h=options.audit_mb)
-    return model
 
 
 def _calibration(files: ModelFiles, options: ConnectOptions) -> Calibration | None:
