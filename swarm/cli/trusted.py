@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,9 +49,9 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
     own.add_argument("--calibration", type=Path, metavar="FILE", help="the model's, as the swarm uses it (default: the "
                      "one in the data folder; if there is none it is made, which takes a while)")  # fmt: skip
-    own.add_argument("--prompts", type=Path, metavar="FILE", help="what challenges ask: real prompts, one a line, "
-                     "or as JSON strings (default: walks through a text of the package's own, which a server that "
-                     "looks for it can tell from people's)")  # fmt: skip
+    own.add_argument("--prompts", type=Path, metavar="FILE", help="what challenges ask: real prompts of eight tokens "
+                     "or more, one a line, or as JSON strings (default: walks through a text of the package's own, "
+                     "which a server that looks for it can tell from people's)")  # fmt: skip
 
 
 def check_trust(options: argparse.Namespace) -> None:
@@ -73,11 +73,17 @@ class Trust:
     progress: Progress
 
     @classmethod
-    def of(cls, options: argparse.Namespace, console: Console, *, interval_s: float) -> Trust:
-        """Open the model and find or make its calibration. Raises what is wrong with the model or a file."""
+    def of(
+        cls, options: argparse.Namespace, console: Console, *, interval_s: float, prompts: Sequence[str] = ()
+    ) -> Trust:
+        """Open the model and find or make its calibration. Raises what is wrong with the model or a file.
+
+        ``prompts`` are for who gives none.
+        """
         with stop_imports():
             import swarm.engine.replica  # noqa: F401  torch takes seconds, and later Ctrl-C has its own meaning
-        prompts = () if options.prompts is None else read_prompts(read_text(options.prompts, flag="--prompts"))
+        if options.prompts is not None:
+            prompts = read_prompts(read_text(options.prompts, flag="--prompts"))
         progress = console.progress if options.json else ProgressLine(sys.stderr)
         files = resolve(options.model, revision=options.revision, progress=progress)
         tokenizer = Tokenizer.of(files)

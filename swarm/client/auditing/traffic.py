@@ -9,19 +9,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swarm.client.request import DEFAULT_NEW_TOKENS
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError
 from swarm.core.sampling import SamplingParams
+from swarm.runtime.installed_text import installed_descriptions
 from swarm.verification.challenge import Challenge, Manner, Table, Traffic, make_challenge
+from swarm.verification.challenge_prompts import prose, questions_about
 from swarm.verification.challenge_text import TEXT
 from swarm.verification.commitment import AUDIT_SECRET_BYTES
-from swarm.verification.proofs import ChallengeText
+from swarm.verification.proofs import MIN_SEEDED_TOKENS, ChallengeText
 
 _SEED_DOMAIN = b"swarm/challenge-seed/1\0"
-PROMPT_TOKENS = (24, 40, 60, 90, 130, 200, 320)
-"""Of walks, a chat template's included."""
-NEW_TOKENS = (64, 128, 256)
-SAMPLING = (SamplingParams(), SamplingParams(temperature=0.7), SamplingParams(temperature=1.0, top_p=0.95))
+WALK_TOKENS = (12, 20, 35, 60, 100, 170, 290)
+"""Lengths of walks, a chat template's tokens not counted."""
+MANNERS = (
+    *(Manner(DEFAULT_NEW_TOKENS),) * 6,
+    Manner(DEFAULT_NEW_TOKENS, SamplingParams(temperature=0.7)),
+    Manner(512),
+    Manner(128, SamplingParams(temperature=1.0, top_p=0.95)),
+)
+"""Most clients leave everything at its default."""
 GAPS = 16
 MIN_ROOM = 2
 
@@ -71,21 +79,30 @@ class Script:
 def everyday(tokenizer: Tokenizer, context_tokens: int, *, interval_s: float, prompts: Sequence[str] = ()) -> Script:
     """The script of whoever has not measured any traffic.
 
-    ``prompts`` are what people ask of this model; without, prompts are walks through the package's own text, which a
-    server that looks for it can tell from people's. Put into the model's chat template, if it has one. Requests come
-    ``interval_s`` apart on average, as independent people's do.
+    ``prompts`` are what people ask of this model, those too short to prove anything by left out; without, prompts are
+    walks through the package's own text, which a server that looks for it can tell from people's. Put into the model's
+    chat template, if it has one. Requests come ``interval_s`` apart on average, as independent people's do.
     """
     prefix, suffix = _template(tokenizer)
     table = _of_prompts(tokenizer, prompts) if prompts else _of_text(tokenizer)
     longest = context_tokens - MIN_ROOM
     traffic = Traffic(
         gaps_s=gaps_s(interval_s),
-        manners=tuple(Manner(tokens, sampling) for tokens in NEW_TOKENS for sampling in SAMPLING),
-        prompt_tokens=tuple(min(tokens, longest) for tokens in PROMPT_TOKENS),
+        manners=MANNERS,
+        prompt_tokens=tuple(min(len(prefix) + tokens + len(suffix), longest) for tokens in WALK_TOKENS),
         prefix=prefix,
         suffix=suffix,
     )
     return Script(table, traffic, context_tokens)
+
+
+def installed_prompts() -> tuple[str, ...]:
+    """Requests about paragraphs in which the packages on this machine describe themselves: whole sentences of people.
+
+    Not what people ask of a model, and not the same on another machine, but no walk.
+    """
+    found = [paragraph for _, text in installed_descriptions() for paragraph in prose(text)]
+    return tuple(questions_about(list(dict.fromkeys(found))))
 
 
 def gaps_s(mean_s: float) -> tuple[float, ...]:
@@ -128,7 +145,11 @@ def _common(one: Sequence[int], other: Sequence[int]) -> list[int]:
 
 
 def _of_prompts(tokenizer: Tokenizer, prompts: Sequence[str]) -> Table:
-    encoded = [ids for text in prompts if (ids := tokenizer.encode(text, add_special_tokens=False))]
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in prompts]
+    encoded = [ids for ids in encoded if len(ids) >= MIN_SEEDED_TOKENS]
+    if not encoded:
+        hint = "give longer ones: shorter prompts prove nothing to others"
+        raise ConfigError(f"none of the prompts has {MIN_SEEDED_TOKENS} tokens", hint=hint)
     return Table(tuple(token for ids in encoded for token in ids), prompts=tuple(map(len, encoded)))
 
 
