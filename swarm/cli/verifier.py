@@ -19,6 +19,7 @@ from swarm.client.accuser import Accuser, AccuserParts
 from swarm.client.auditing.accusing import convict
 from swarm.client.auditing.reference import OwnReference, Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked
+from swarm.client.auditing.traffic import installed_prompts
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
 from swarm.client.jury import Jury, JuryParts
 from swarm.client.model import AsyncSwarmModel
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     path = options.identity or data_folder() / "verifier.key"
     with IdentityLock(path):
         identity = load_or_create(path)
-        trust = Trust.of(options, console, interval_s=options.interval)
+        trust = Trust.of(options, console, interval_s=options.interval, prompts=installed_prompts())
         Span.parse(options.blocks).within(trust.files.layer_count)
         store_path = options.store or ReputationStore.default_path()
         with ReputationStore(store_path, SystemClock()) as store:

@@ -30,6 +30,8 @@ from swarm.verification.verdict import DENSE, Thresholds
 
 LOOK_EVERY_S = 10.0
 """While there is nobody to challenge, or the directory does not answer."""
+FRESH_TRIES = 64
+"""Before a prompt is sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class Verifier:
         self._listener = listener
         self._challenged_s: dict[PeerId, float] = {}
         self._known: set[PeerId] = set()
+        self._sent: set[int] = set()
         self._budget = Budget(options.bytes_per_h)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -117,7 +120,7 @@ class Verifier:
         found is in the store before it is told, so whatever ends the process, nothing of it is lost.
         """
         while not stop.is_set():
-            challenge = self._parts.script.challenge(draw_secret())
+            challenge = self._next()
             wait_s = self._budget.wait_s(self._parts.clock.monotonic_s())
             if await self._pause(max(challenge.wait_s, wait_s), stop):
                 return
@@ -132,7 +135,7 @@ class Verifier:
         found: list[Judged] = []
         for suspect in await self._suspects():
             while not stop.is_set() and not self._parts.store.standing(suspect.peer).ejected:
-                challenge = self._parts.script.challenge(draw_secret())
+                challenge = self._next()
                 if await self._pause(challenge.wait_s, stop):
                     break
                 judged = await self._challenge(suspect, challenge, stop)
@@ -142,6 +145,15 @@ class Verifier:
                 if not judged.struck:
                     break
         return found
+
+    def _next(self) -> Challenge:
+        """A challenge whose prompt was not sent before, while there are any: a server would know it again."""
+        for _ in range(FRESH_TRIES):
+            challenge = self._parts.script.challenge(draw_secret())
+            if hash(challenge.prompt) not in self._sent:
+                break
+        self._sent.add(hash(challenge.prompt))
+        return challenge
 
     # -- whose turn it is -----------------------------------------------------------------------------------
 
