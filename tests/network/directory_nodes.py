@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -31,9 +32,9 @@ Create = Callable[..., Awaitable[Node]]
 async def create() -> AsyncIterator[Create]:
     made: list[Node] = []
 
-    async def make(*initial: Node, client_mode: bool = False) -> Node:
+    async def make(*initial: Node, client_mode: bool = False, key: Path | None = None) -> Node:
         peers = [address_of(transport) for transport, _ in initial]
-        transport = await Libp2pTransport.create(None, initial_peers=peers)
+        transport = await Libp2pTransport.create(key, initial_peers=peers)
         try:
             directory = await HivemindDirectory.create(transport.p2p, peers, SystemClock(), client_mode=client_mode)
         except BaseException:

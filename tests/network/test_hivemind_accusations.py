@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from directory_nodes import MODEL, Create, identities, raw
-from proofs_at_hand import evidence_against, signed_accusation
+import asyncio
+from pathlib import Path
 
+from directory_nodes import MODEL, Create, identities, raw
+from proofs_at_hand import evidence_against, fraud_against, signed_accusation
+
+from swarm.client.accuser import Accuser, AccuserParts
+from swarm.client.jury import Jury, JuryParts
 from swarm.core.accusation import Accusation, ProofRef
+from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.core.records import key_of
 from swarm.dht.hivemind_directory import HivemindDirectory
 from swarm.dht.hivemind_import import DHTID, DHTLocalStorage, MSGPackSerializer
 from swarm.dht.reader import MAX_ACCUSERS
 from swarm.runtime.clock import SystemClock
+from swarm.runtime.identity import load_or_create
+from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 
 PROOF = ProofRef(b"p" * 32, 1000)
 
@@ -49,6 +57,39 @@ async def test_accusations_travel_and_lies_do_not(create: Create) -> None:
     assert len(about_victim) == MAX_ACCUSERS
     later, renewed = made(holder, victim, proofs=(PROOF,), sequence=2, expires_s=pointed.expires_s + 50)
     await reader.publish(later, renewed)
+
+
+async def test_a_proof_is_found_fetched_and_told_again_over_real_streams(create: Create, tmp_path: Path) -> None:
+    """Libp2p, the DHT and two stores; only what the weights would say is made up."""
+    suspect = identities(1)[0]
+    proof = fraud_against(suspect, MODEL, hidden=4096)  # some 500 kB: many parts
+    first = await create()
+    clock, juries, stores = SystemClock(), [], []
+
+    async def listed() -> list[PeerId]:
+        return [suspect.peer_id]
+
+    async def verify(data: bytes) -> None:
+        assert data == proof
+
+    for number in range(2):
+        identity = load_or_create(tmp_path / str(number))
+        transport, directory = await create(first, key=tmp_path / str(number))
+        store = ReputationStore(IN_MEMORY, clock)
+        voice = Accuser(AccuserParts(transport, directory, identity, clock, MODEL, store))
+        await voice.serve()
+        juries.append(Jury(JuryParts(transport, directory, clock, MODEL, store), listed, accuser=voice, verify=verify))
+        stores.append(store)
+    assert await juries[0].hold("fraud", proof)
+    await juries[1].look()
+    _, late = await asyncio.wait(juries[1]._judging, timeout=60)
+    assert not late
+    assert len(stores[1].standing(suspect.peer_id).strikes) == 1
+    assert len(await first[1].accusations(MODEL, [suspect.peer_id])) == 2
+    assert [kept.digest for kept in stores[1].proofs()] == [kept.digest for kept in stores[0].proofs()]
+    for jury, store in zip(juries, stores, strict=True):
+        await jury.close()
+        store.close()
 
 
 async def stored(
