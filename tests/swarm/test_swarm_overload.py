@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from fakes import FakeClient, refused, step
+from fakes import FakeClient, heard, refused, step
 from harness import Node, Swarm
 
 from swarm.engine.speed import SpanSpeed
@@ -20,7 +20,7 @@ from swarm.server.turnaround import NEW_S
 from swarm.transport.framing import FrameStream
 from swarm.transport.memory import LinkShape
 from swarm.wire.fields import DECODE_LANE, PREFILL_LANE, Lane
-from swarm.wire.messages import Accept, Busy, Close, Failed, Pace, Refused, Result
+from swarm.wire.messages import Accept, Busy, Close, Failed, Refused, Result
 from swarm.wire.payload import pack_ids
 
 LONE_S = 0.050
@@ -82,8 +82,7 @@ class Talker:
         for epoch in count():
             for seq in range(600 // rows):
                 await link.send(step(epoch=epoch, seq=seq, keep=rows * seq, rows=rows), pack_ids([7] * rows))
-                while isinstance(reply := (await control.receive()).message, Pace):
-                    continue
+                reply = await heard(control)
                 assert isinstance(reply, Result), reply
                 self.at_s.append(asyncio.get_running_loop().time())
 
@@ -350,9 +349,7 @@ async def test_a_step_does_not_wait_for_ever(swarm: Swarm) -> None:
 
 async def last_word(control: FrameStream) -> Any:
     """The result of a step, or why there is none."""
-    while isinstance(message := (await control.receive()).message, Pace):
-        continue
-    return message
+    return await heard(control)
 
 
 async def test_peer_ids_cost_nothing_addresses_do(swarm: Swarm) -> None:
