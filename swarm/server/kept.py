@@ -5,6 +5,8 @@ from __future__ import annotations
 from swarm.server.notary import Notary
 from swarm.server.notes import Note
 from swarm.server.replay_log import Encoding, ReplayBudget, ReplayLog
+from swarm.wire.messages import Replay, Step
+from swarm.wire.tensors import Buffer
 
 
 class Kept:
@@ -52,6 +54,11 @@ class Kept:
     def settled(self) -> bool:
         """See ``Notary``."""
         return self.notary is not None and self.notary.settled
+
+    def pass_on(self, step: Step | Replay, ids: bytes, tensor: Buffer, encoding: Encoding) -> None:
+        """A step's ids and rows go to the next server in this form; none of a session that is settled are kept."""
+        if not self.settled:
+            self.sent.append(step.keep, step.rows, ids, tensor, encoding, step.horizon)
 
     def note(self, note: Note, mark: tuple[int, int], horizon: int) -> None:
         """A step's rows are about to leave, or would if they had to. See ``Notary.note``.

@@ -118,7 +118,7 @@ class Outbox:
         rows = cast_rows(output.hidden, self._stage.info.dtype, encoding.dtype)
         tensor = encode_tensor(rows, encoding.codec, encoding.dtype, encoding.hidden)
         ids = pack_ids(passage.ids) if passage.ids is not None else b""
-        self._kept.sent.append(step.keep, step.rows, ids, tensor, encoding, step.horizon)
+        self._kept.pass_on(step, ids, tensor, encoding)
         self._note(passage, tensor, encoding, step.rows)
         return ids, tensor
 

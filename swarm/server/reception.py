@@ -69,8 +69,8 @@ class Reception:
         downlink = None
         if opened.downstream is not None:
             downlink = self.way_to(opened.downstream, key, opened, opened.generation)
-        slot = self.gate.reserve(control, opened)
         kept = self._kept(client, opened)
+        slot = self.gate.reserve(control, opened)
         sampler = TailSampler() if opened.head else None
         stage = Stage(opened, slot, vitals.engine.info, recorded=kept.notary is not None, sampler=sampler)
         return ServerSession(key, stage, control, kept), downlink
