@@ -50,8 +50,8 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--calibration", type=Path, metavar="FILE", help="the model's, as the swarm uses it (default: the "
                      "one in the data folder; if there is none it is made, which takes a while)")  # fmt: skip
     own.add_argument("--prompts", type=Path, metavar="FILE", help="what challenges ask: real prompts of eight tokens "
-                     "or more, one a line, or as JSON strings (default: walks through a text of the package's own, "
-                     "which a server that looks for it can tell from people's)")  # fmt: skip
+                     "or more, one a line, or as JSON strings (default: text that is on every machine, which a server "
+                     "that looks for it can tell from people's)")  # fmt: skip
 
 
 def check_trust(options: argparse.Namespace) -> None:
