@@ -98,6 +98,8 @@ class Jury:
                 await self.look()
             except NetworkError as error:
                 _log.debug("could not read accusations: %s", error)
+            except SwarmError as error:  # of the store: its disk may have room again
+                _log.warning("could not judge accusations: %s", error)
 
     async def close(self) -> None:
         """Judge no more. Idempotent."""
@@ -161,7 +163,11 @@ class Jury:
 
     async def _judge_all(self) -> None:
         while (case := self._docket.take(self._parts.clock.monotonic_s())) is not None:
-            await self._judge(case)
+            try:
+                await self._judge(case)
+            except SwarmError as error:  # of the store
+                self._docket.later(case, self._parts.clock.monotonic_s())
+                _log.warning("could not judge proof %s: %s", case.digest.hex()[:16], error)
 
     async def _judge(self, case: Case) -> None:
         """Fetch one proof and come to a verdict, if one can be had."""
@@ -194,8 +200,8 @@ class Jury:
             _log.debug("proof %s cannot be judged here: %s", case.digest.hex()[:16], error)
             self._docket.set_aside(case, now_s())
         else:
-            self._docket.proven(case)
             await self._convict("fraud", data, charge)
+            self._docket.proven(case)
 
     async def _fetched(self, case: Case) -> bytes | None:
         """The proof's bytes, known to be of the digest; None if they could not be had this time."""

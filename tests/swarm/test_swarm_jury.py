@@ -213,6 +213,24 @@ async def test_a_jury_looks_every_few_seconds_whatever_the_directory_does(scene:
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_store_that_cannot_be_written_is_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    finder, reader = [await scene.citizen() for _ in range(2)]
+    await finder.jury.hold("fraud", scene.fraud(), verified=True)
+
+    def full(*_: object) -> bytes:
+        raise ConfigError("no room on the disk")
+
+    running = asyncio.create_task(reader.jury.run())
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.store, "keep_proof", full)
+        await scene.clock.sleep(LOOK_EVERY_S + 1.0)
+    assert reader.store.standing(CHEAT).strikes == ()
+    await scene.clock.sleep(RETRY_S + LOOK_EVERY_S)
+    assert len(reader.store.standing(CHEAT).strikes) == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_in_a_large_swarm_everybody_is_asked_about_in_turns_and_ones_own_servers_always(scene: Scene) -> None:
     reader = await scene.citizen()
     crowd = [Identity(number.to_bytes(32, "big")).peer_id for number in range(1, 60)]
