@@ -18,6 +18,8 @@ from swarm.runtime.reputation import IN_MEMORY, Known, ReputationStore
 from swarm.verification.ledger import Account
 from swarm.verification.strikes import TRUSTED, Policy, audit_rate, on_probation
 
+Pairs = Sequence[tuple[PeerId, PeerId]]
+
 EXAMPLES = """\
 examples:
   python -m swarm reputation
@@ -53,10 +55,15 @@ def run(options: argparse.Namespace) -> int:
             _write_proof(store, options.proof.lower(), options.out)
             return 0
         known = _chosen(store.known(), options.peer)
+        ending = options.peer or ""
+        pairs = [pair for pair in store.apart().pairs if any(peer.endswith(ending) for peer in pair)]
         if options.json:
-            print(json.dumps(_json(path, store, known, events=options.events)))
+            print(json.dumps(_json(path, store, known, pairs, events=options.events)))
+        elif known or pairs:
+            print(_text(store, known, pairs, events=options.events))
         else:
-            print(_text(path, store, known, events=options.events))
+            print(f"Nothing is known of any server yet ({path}).")
+            print("Audits, verifiers and other peers' proofs fill it.")
     return 0
 
 
@@ -103,9 +110,7 @@ def _fate(one: Known, accused: frozenset[PeerId]) -> str:
     return "on probation" if on_probation(standing, Policy()) else "good"
 
 
-def _text(path: Path, store: ReputationStore, known: Sequence[Known], *, events: bool) -> str:
-    if not known:
-        return f"Nothing is known of any server yet ({path}).\nAudits, verifiers and other peers' proofs fill it."
+def _text(store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, events: bool) -> str:
     ledger, accused, policy = store.ledger(), store.accused(), Policy()
     rows = []
     for one in known:
@@ -123,8 +128,11 @@ def _text(path: Path, store: ReputationStore, known: Sequence[Known], *, events:
                 _fate(one, accused),
             )
         )
-    lines = [table(("server", "windows", "e", "evidence", "strikes", "audits", "credit", "standing"), rows)]
-    pairs = [pair for pair in store.apart().pairs if any(one.peer in pair for one in known)]
+    lines = (
+        []
+        if not rows
+        else [table(("server", "windows", "e", "evidence", "strikes", "audits", "credit", "standing"), rows)]
+    )
     if pairs:
         lines += ["", "kept apart, since their common link broke:"]
         lines += [f"  {one} and {other}" for one, other in pairs]
@@ -136,20 +144,20 @@ def _text(path: Path, store: ReputationStore, known: Sequence[Known], *, events:
     if events:
         told = [event for event in store.events() if event.peer in shown]
         lines += ["", *(f"  {_time(event.time_s)}  {event.peer[-8:]}  {event.what}" for event in told)]
-    return "\n".join(lines)
+    return "\n".join(lines).lstrip("\n")
 
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _json(path: Path, store: ReputationStore, known: Sequence[Known], *, events: bool) -> dict[str, Any]:
+def _json(path: Path, store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, events: bool) -> dict[str, Any]:
     ledger, accused, policy = store.ledger(), store.accused(), Policy()
     shown = {one.peer for one in known}
     found: dict[str, Any] = {
         "store": str(path),
         "peers": [_peer_json(one, ledger.account(one.peer), one.peer in accused, policy) for one in known],
-        "apart": [list(pair) for pair in store.apart().pairs if shown & set(pair)],
+        "apart": [list(pair) for pair in pairs],
         "proofs": [
             {"digest": kept.digest.hex(), "kind": kept.kind, "peer": kept.subject, "bytes": kept.size,
              "time_s": kept.time_s}

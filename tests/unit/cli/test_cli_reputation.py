@@ -126,6 +126,14 @@ def test_without_a_store_it_says_so_and_makes_none(
     assert "no store of reputations" in capsys.readouterr().err
 
 
+def test_pairs_kept_apart_are_listed_though_nothing_else_is_known(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ReputationStore(path, VirtualClock()) as store:
+        store.keep_apart(GOOD, NEW)
+    assert f"  {GOOD} and {NEW}" in asked(capsys, "--store", str(path)).splitlines()
+
+
 def test_a_damaged_store_is_an_error_of_one_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(b"no database" * 100)
     assert main(["reputation", "--store", str(path)]) == 2
