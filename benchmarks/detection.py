@@ -29,6 +29,14 @@ from swarm.core.spans import Span
 from swarm.verification.verdict import Outcome
 
 SPANS = (HEAD, MIDDLE, TAIL)
+PATIENT: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "reputation": ":memory:",
+    "busy_timeout_s": 600.0,
+    "step_timeout_s": 300.0,
+    "heal_timeout_s": 300.0,
+}
+"""A client that remembers nothing, and waits for slow servers: quantized weights on a CPU are."""
 HARD_ERROR = float("inf")
 LIVES_SESSION_WINDOWS = 8
 
@@ -104,7 +112,7 @@ def swarm(options: Sequence[str], spans: Sequence[Span] = SPANS) -> Iterator[Ben
             how = options if spans else (*options, "--no-head")
             nodes.append(stack.enter_context(processes.serving(span, join, options=how)))
         addresses = [node.address for node in nodes]
-        joining = SwarmModel.connect("demo", initial_peers=addresses, host="127.0.0.1", reputation=":memory:")
+        joining = SwarmModel.connect("demo", initial_peers=addresses, **PATIENT)
         model = stack.enter_context(joining)
         yield Bench(nodes, Inspector(model, calibration_of(demo_files())), processes)
 
