@@ -22,6 +22,7 @@ from swarm.client.records import SessionRecord
 from swarm.core.errors import RefusedError, SwarmError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
+from swarm.engine.replica import Replica
 from swarm.engine.work import Output
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.verification.calibration import Calibration
@@ -182,6 +183,23 @@ async def test_an_auditor_refuses_what_it_never_can(swarm: Swarm) -> None:
         await server.outputs(Replay(Span(1, 3), Numerics("float32"), (1,) * 5000, rows, 0, 32))
     failures = getattr(caught.value, "failures", {})
     assert isinstance(failures.get(node.peer), RefusedError)
+
+
+@pytest.mark.parametrize("embeds", [True, False])
+async def test_an_auditor_reads_a_long_prompt_in_chunks(swarm: Swarm, replica: Replica, embeds: bool) -> None:
+    [node] = await swarm.serve("0:5")
+    model = swarm.client()
+    listings = await model.parts.directory.servers(swarm.files.model_id)
+    span = Span(0, 3) if embeds else Span(1, 3)
+    [plan] = covering(listings, span, Numerics("float32"), excluded=())
+    ids = tuple(int(token) for token in np.random.default_rng(5).integers(4, 250, 600))
+    inputs = None if embeds else replica.outputs(ids, span=Span(0, 1))
+    replay = Replay(span, Numerics("float32"), ids, inputs, 300, 32)
+    found = await ServerReference(plan, Auditing(swarm.files.model_id, model.parts.transport)).outputs(replay)
+    expected = replica.outputs(ids if inputs is None else inputs, span=span, first=300)
+    assert found.shape == (300, 32)
+    assert np.abs(found - expected).max() < 1e-4
+    assert node.rows == [512, 88]
 
 
 # -- one's own traffic ----------------------------------------------------------------------------------------

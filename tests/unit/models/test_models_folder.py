@@ -38,6 +38,29 @@ def test_a_folder_tells_what_it_is(checkpoint: Checkpoint) -> None:
     assert len(files.fingerprint) == 16
 
 
+@pytest.mark.parametrize(
+    ("config", "experts", "by_length"),
+    [
+        ({}, False, False),
+        ({"num_local_experts": 8}, True, False),
+        ({"num_experts": 1}, False, False),
+        ({"n_routed_experts": 64}, True, False),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, False, True),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}}, False, True),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, False, False),
+        ({"rope_scaling": "nonsense", "num_experts": "many"}, False, False),
+    ],
+)
+def test_what_verdicts_must_know_of_a_model(
+    checkpoint: Checkpoint, config: dict[str, Any], experts: bool, by_length: bool
+) -> None:
+    folder, _ = checkpoint
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    files = open_folder(folder)
+    assert (files.has_experts, files.length_matters) == (experts, by_length)
+
+
 def test_tensors_are_read_exactly_and_alone(checkpoint: Checkpoint) -> None:
     folder, data = checkpoint
     files = open_folder(folder)
