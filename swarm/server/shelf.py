@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from swarm.core.clock import Clock
-from swarm.core.ids import SessionKey
+from swarm.core.ids import PeerId, SessionKey
 from swarm.server.kept import Kept
 from swarm.server.replay_log import ReplayBudget
 
@@ -22,12 +23,14 @@ class Closed:
     commitment: bytes
     kept: Kept
     closed_s: float
+    size_bytes: int
 
 
 class Shelf:
     """Closed sessions within a budget that running ones share, and come first in: the oldest are dropped for them.
 
-    Nothing stays for longer than ``hold_s``.
+    Nothing stays for longer than ``hold_s``. Who holds more than half of the shelf makes room first, so that nobody
+    can have everybody else's audits fail by closing one session after the other.
     """
 
     def __init__(self, clock: Clock, hold_s: float, budget: ReplayBudget) -> None:
@@ -36,15 +39,16 @@ class Shelf:
         self._budget = budget
         self._closed: OrderedDict[SessionKey, Closed] = OrderedDict()
         self._ending: set[SessionKey] = set()
-        budget.spare = self._drop_oldest
+        self._held_bytes: Counter[PeerId] = Counter()
+        budget.spare = self.drop_one
 
     def __len__(self) -> int:
         return len(self._closed)
 
     @property
     def size_bytes(self) -> int:
-        """What everything here counts for. O(rows)."""
-        return sum(ENTRY_BYTES + closed.kept.size_bytes for closed in self._closed.values())
+        """What everything here counts for."""
+        return self._held_bytes.total()
 
     def expect(self, key: SessionKey) -> None:
         """A session is ending: until ``put`` it is neither running nor here."""
@@ -62,7 +66,9 @@ class Shelf:
             kept.close()
             return
         self._drop(key)
-        self._closed[key] = Closed(commitment, kept, self._clock.monotonic_s())
+        size_bytes = ENTRY_BYTES + kept.size_bytes
+        self._closed[key] = Closed(commitment, kept, self._clock.monotonic_s(), size_bytes)
+        self._held_bytes[key.client] += size_bytes
         self._budget.charge(ENTRY_BYTES)
 
     def find(self, key: SessionKey) -> Closed | None:
@@ -74,7 +80,7 @@ class Shelf:
         """Drop what has been here for long enough."""
         since_s = self._clock.monotonic_s() - self._hold_s
         while self._closed and next(iter(self._closed.values())).closed_s <= since_s:
-            self._drop_oldest()
+            self._drop(next(iter(self._closed)))
 
     async def sweep(self) -> None:
         """Expire until cancelled."""
@@ -82,10 +88,15 @@ class Shelf:
             await self._clock.sleep(SWEEP_S)
             self.expire()
 
-    def _drop_oldest(self) -> bool:
+    def drop_one(self) -> bool:
+        """Give up the session that has the least claim to room; False if there is none."""
         if not self._closed:
             return False
-        self._drop(next(iter(self._closed)))
+        [(greedy, held_bytes)] = self._held_bytes.most_common(1)
+        first: Iterator[SessionKey] = iter(self._closed)
+        if 2 * held_bytes > self.size_bytes:
+            first = (key for key in self._closed if key.client == greedy)
+        self._drop(next(first))
         return True
 
     def _drop(self, key: SessionKey) -> None:
@@ -93,3 +104,6 @@ class Shelf:
         if closed is not None:
             self._budget.give(ENTRY_BYTES)
             closed.kept.close()
+            self._held_bytes[key.client] -= closed.size_bytes
+            if not self._held_bytes[key.client]:
+                del self._held_bytes[key.client]

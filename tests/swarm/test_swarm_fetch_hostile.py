@@ -160,7 +160,7 @@ async def test_rows_that_are_dropped_while_they_are_fetched_still_come(swarm: Sw
     stream = await fetching(client, node)
     await stream.send(request(signed.tail, 0, 150, "outputs"))
     await swarm.quiet()
-    assert node.server._serving.reception.shelf._drop_oldest()
+    assert node.server._serving.reception.shelf.drop_one()
     rows = 0
     while rows < 150:
         message = (await stream.receive()).message

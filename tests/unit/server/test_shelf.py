@@ -100,6 +100,19 @@ async def test_the_oldest_makes_room_for_running_sessions() -> None:
     assert running.sent.rows == 64, "a running one makes room for nobody"
 
 
+async def test_nobody_drives_everybody_else_off_the_shelf() -> None:
+    """Who closes one session after the other makes room with his own."""
+    size = ENTRY_BYTES + 64 * (ROW_BYTES + LEAF_BYTES_HELD)
+    bench = Bench(limit_bytes=4 * size)
+    bench.shelf.put(key(0), b"", bench.session(64))
+    bench.shelf.put(key(1, STRANGER), b"", bench.session(32))
+    for number in range(10):
+        bench.shelf.put(key(number, STRANGER), b"", bench.session(64))
+    assert bench.shelf.find(key(0)) is not None
+    assert [bench.shelf.find(key(number, STRANGER)) is not None for number in range(10)] == [False] * 7 + [True] * 3
+    assert bench.shelf.size_bytes == bench.budget.used_bytes == 4 * size
+
+
 async def test_one_that_does_not_fit_is_not_kept() -> None:
     bench = Bench(limit_bytes=0)
     bench.shelf.put(key(1), b"", bench.session(64))
