@@ -19,7 +19,7 @@ from benchmarks.crowd import PEOPLE, Visit, in_order, key_of, measured, naive, p
 from benchmarks.descriptions import GROUPS, WATCHED, Described, describe, stacked
 from benchmarks.one_process import Place, place_of
 from benchmarks.onlooker import Onlooker, Seen
-from benchmarks.prompts import like_people, of_packages
+from benchmarks.prompts import dealt, of_packages
 from benchmarks.setup import demo_files, say
 from benchmarks.telling_apart import Auc, auc, directions, linear, phrases, shuffled, trees
 from swarm.client.auditing.challenges import ask
@@ -34,7 +34,8 @@ from swarm.verification.challenge_text import TEXT
 SERVERS = 3
 CLOSE_S = 10.0
 GOAL = 0.6
-LIKE = "prompts like people's"
+ALIKE = "prompts such as people send"
+ELSEWHERE = "such prompts about other pages"
 PACKAGES = "prompts about packages"
 WALK = "walk through such prompts"
 PACKAGE_WALK = "walk through the package's text"
@@ -54,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sessions",
         type=int,
-        default=240,
+        default=160,
         metavar="N",
-        help="of people and of each kind of prompts, half as many of the others (default: 240)",
+        help="of people and of each kind of prompts, half as many of the others (default: 160)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the schedule and the choice of prompts (default: 1)")
 
@@ -79,10 +80,10 @@ def crowd(tokenizer: Tokenizer, context: int, vocabulary: int, count: int, seed:
     def key(name: str) -> Any:
         return key_of(f"{seed} {name}")
 
-    script, sides, others = everyday(tokenizer, context, interval_s=1.0), like_people(seed), of_packages(seed)
+    script, sides, others = everyday(tokenizer, context, interval_s=1.0), dealt(seed), of_packages(seed)
     around = script.traffic.prefix, script.traffic.suffix
     extra = len(around[0]) + len(around[1])
-    known = [len(encode(text)) + extra for text in sides.verifier[:count]]
+    known = [len(encode(text)) + extra for text in sides.alike[:count]]
     traffic = measured(key("traffic"), known, around)
 
     def similar(prompts: Sequence[str]) -> list[str]:
@@ -92,11 +93,12 @@ def crowd(tokenizer: Tokenizer, context: int, vocabulary: int, count: int, seed:
     def kind(name: str, table: Table, most: int = count) -> list[Visit]:
         return verifier(name, key(name), table, traffic, min(most, len(table.prompts) or most))
 
-    own, few = table_of(sides.verifier, encode), max(count // 2, 1)
+    own, few = table_of(sides.alike, encode), max(count // 2, 1)
     return in_order(
         [
             *people(key("people"), sides.people, tokenizer.encode, count),
-            *kind(LIKE, own),
+            *kind(ALIKE, own),
+            *kind(ELSEWHERE, table_of(sides.elsewhere, encode)),
             *kind(PACKAGES, table_of(similar(others), encode)),
             *kind(WALK, Table(own.ids), few),
             *kind(PACKAGE_WALK, Table(tuple(encode(" ".join(TEXT.split())))), few),
@@ -162,7 +164,7 @@ def figures(described: Sequence[Described]) -> dict[str, Any]:
         clients = [item.client for item in both]
         found[kind] = {"sessions": sum(labels), **_by_server(both, labels, clients)}
         say(f"{kind}: {found[kind]}")
-    both = [*traffic, *(item for item in described if item.kind == LIKE)]
+    both = [*traffic, *(item for item in described if item.kind == ALIKE)]
     found["shuffled labels"] = _shuffled(both)
     return found
 

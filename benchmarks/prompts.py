@@ -2,8 +2,7 @@
 
 Real prompts of real people are nowhere to be had here. Half of these are the first lines of conversations in the
 ``chatterbot-corpus`` package (749 in English, written by people), half are requests about paragraphs of Python's
-language reference as the interpreter carries it. Each half is dealt out by document, so that what a verifier has and
-what people ask come from the same kinds of source, and nothing is in both.
+language reference as the interpreter carries it. No opening and no paragraph is on two sides.
 """
 
 from __future__ import annotations
@@ -33,21 +32,29 @@ ASKS = (
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Prompts dealt out to people and to a verifier, in an order of their own."""
+    """Prompts dealt out, in an order of their own: to people, and to a verifier either ``alike`` or of ``elsewhere``.
+
+    What is ``alike`` is dealt prompt by prompt, as if the verifier had a share of what people send. What is from
+    ``elsewhere`` is of the same kinds, but about pages of the manual that nobody else has.
+    """
 
     people: tuple[str, ...]
-    verifier: tuple[str, ...]
+    alike: tuple[str, ...]
+    elsewhere: tuple[str, ...]
 
 
-def like_people(seed: int) -> Sides:
-    """Both sides have prompts of the same kinds, half of them small talk; no document is on both sides."""
+def dealt(seed: int) -> Sides:
+    """All three sides; half of each is small talk."""
+    paragraphs: list[list[str]] = [[], [], []]
+    for text, page in _paragraphs().items():
+        paragraphs[2 if _number(page) % 3 == 2 else _number(text) % 2].append(text)
+    talk = [[opening for opening in _openings() if _number(opening) % 3 == side] for side in range(3)]
     sides = []
-    for side in (0, 1):
+    for side in range(3):
         random = Random(f"{seed} {side}")
-        talk = [opening for opening in _openings() if _side_of(opening) == side]
-        about = [random.choice(ASKS).format(paragraph) for paragraph in _paragraphs(side)]
-        count = min(len(talk), len(about))
-        mixed = random.sample(talk, count) + random.sample(about, count)
+        about = [random.choice(ASKS).format(paragraph) for paragraph in paragraphs[side]]
+        count = min(len(talk[side]), len(about))
+        mixed = random.sample(talk[side], count) + random.sample(about, count)
         random.shuffle(mixed)
         sides.append(tuple(mixed))
     return Sides(*sides)
@@ -70,13 +77,13 @@ def _openings() -> list[str]:
     return [opening for opening in found if 8 <= len(opening) <= MAX_PROMPT_CHARS]
 
 
-def _paragraphs(side: int) -> list[str]:
-    """Each once, with the first topic that has it: some stand in several."""
+def _paragraphs() -> dict[str, str]:
+    """Each with the first page that has it: some are on several."""
     first: dict[str, str] = {}
-    for name, topic in sorted(topics.items()):
-        first |= {text: name for text in prose(topic) if text not in first}
-    return [text for text, name in first.items() if _side_of(name) == side and len(text) <= MAX_PROMPT_CHARS - 60]
+    for page, text in sorted(topics.items()):
+        first |= {paragraph: page for paragraph in prose(text) if paragraph not in first}
+    return {text: page for text, page in first.items() if len(text) <= MAX_PROMPT_CHARS - 60}
 
 
-def _side_of(name: str) -> int:
-    return hashlib.sha256(name.encode()).digest()[0] % 2
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -27,7 +27,7 @@ Make = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Auc:
-    """Area under the ROC curve, and the 95 % interval of a bootstrap over sessions."""
+    """Area under the ROC curve, and the 95 % interval of a bootstrap over clients."""
 
     value: float
     low: float
@@ -69,7 +69,7 @@ def auc(makers: Sequence[Make], data: Any, labels: Sequence[int], clients: Seque
     known, groups = np.asarray(labels), np.asarray(clients)
     rows = data if isinstance(data, np.ndarray) else np.asarray(data, dtype=object)
     tries = [_scores(make, rows, known, groups, seed) for make in makers]
-    return _with_interval(known, max(tries, key=lambda scores: _area(known, scores)), seed)
+    return _with_interval(known, max(tries, key=lambda scores: _area(known, scores)), groups, seed)
 
 
 def shuffled(labels: Sequence[int], clients: Sequence[str], seed: int) -> list[int]:
@@ -100,11 +100,13 @@ def _area(labels: npt.NDArray[np.int64], scores: Floats) -> float:
     return above / (ones * (len(labels) - ones))
 
 
-def _with_interval(labels: npt.NDArray[np.int64], scores: Floats, seed: int) -> Auc:
+def _with_interval(known: npt.NDArray[np.int64], scores: Floats, groups: npt.NDArray[Any], seed: int) -> Auc:
     rng, found = np.random.default_rng(seed), []
+    names, places = np.unique(groups, return_inverse=True)
+    of_client = [np.flatnonzero(places == number) for number in range(len(names))]
     for _ in range(BOOTSTRAPS):
-        drawn = rng.integers(0, len(labels), len(labels))
-        if 0 < labels[drawn].sum() < len(drawn):
-            found.append(_area(labels[drawn], scores[drawn]))
+        drawn = np.concatenate([of_client[number] for number in rng.integers(0, len(names), len(names))])
+        if 0 < known[drawn].sum() < len(drawn):
+            found.append(_area(known[drawn], scores[drawn]))
     low, high = np.quantile(found, [0.025, 0.975])
-    return Auc(_area(labels, scores), float(low), float(high))
+    return Auc(_area(known, scores), float(low), float(high))
