@@ -146,9 +146,16 @@ class PaperChain:
         return sent
 
     def heal(
-        self, *places: int, logs: bool = True, fails: int = 0, meanwhile: Callable[[], None] = lambda: None
+        self,
+        *places: int,
+        logs: bool = True,
+        fails: int = 0,
+        lacking: Collection[int] = (),
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """Newcomers take the stages at ``places``, after so many attempts that came to nothing.
+
+        In those the stages at ``lacking`` have begun to compute again.
 
         Without ``logs`` nobody can replay, so the client feeds. ``meanwhile`` is done once servers have been told where
         they sign again, in each attempt.
@@ -159,10 +166,11 @@ class PaperChain:
         for _ in range(fails):
             start = self._fence(keep)
             meanwhile()
-            self.receipts.heal_failed(Mended(self.mark[0], keep, start, frozenset()))
+            begun = frozenset(self.stages[place].number for place in lacking)
+            self.receipts.heal_failed(Mended(self.mark[0], keep, start, begun))
         start = self._fence(keep)
         meanwhile()
-        lacks = [place in places and keep > 0 for place in range(len(self.stages))]
+        lacks = [place in (*places, *lacking) and keep > 0 for place in range(len(self.stages))]
         plan = replays(lacks, () if logs else range(len(self.stages)))
         again = [place for place, lacking in enumerate(lacks) if lacking or place <= plan.fed]
         numbers = [stage.number for stage in self.stages]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from paper_chain import CLIENT, NAMES, PARAMS, SECRET, PaperChain
 
-from swarm.client.receipts import SPARE_RECEIPTS
+from swarm.client.receipts import SPARE_RECEIPTS, Mended
 from swarm.client.records import SessionRecord
 from swarm.core.errors import (
     BadSignatureError,
@@ -163,15 +163,16 @@ def test_where_rows_can_be_compared_after_a_heal_from_the_tokens() -> None:
     assert record.covered_rows == 100
 
 
-@pytest.mark.parametrize("place", [0, 2])
-@pytest.mark.parametrize("newcomer", [True, False])
-def test_back_into_windows_from_before_a_heal(place: int, newcomer: bool) -> None:
+@pytest.mark.parametrize("lacking", [(), (2,), (0, 1)])
+@pytest.mark.parametrize("places", [(0,), (1,), (2,)])
+def test_back_into_windows_from_before_a_heal(places: tuple[int, ...], lacking: tuple[int, ...]) -> None:
     """Who computed the rows again signs for what it took in and gave out then; who did not, for what was before."""
     chain = PaperChain()
-    chain.step(70, want=3)
-    chain.step(10, want=2)
+    chain.step(36, want=3)
+    chain.step(44, want=2)
+    chain.step(1)
     chain.deliver_all()
-    chain.heal(place if newcomer else 2 - place, logs=False)
+    chain.heal(*places, logs=False, fails=1, lacking=[place for place in lacking if place not in places])
     chain.step(1, keep=40)
     chain.step(30)
     chain.step(1)
@@ -181,16 +182,29 @@ def test_back_into_windows_from_before_a_heal(place: int, newcomer: bool) -> Non
     assert (record.covered_rows, record.problems) == (72, ())
 
 
-def test_servers_that_sign_all_again_after_every_heal_are_not_too_busy() -> None:
+@pytest.mark.parametrize("fails", [0, 1])
+def test_servers_that_sign_all_again_after_every_heal_are_not_too_busy(fails: int) -> None:
     chain = PaperChain(willing=(0, 2))
     chain.step(320)
     for _ in range(12):
         chain.step(1)
         chain.deliver_all()
-        chain.heal(1, fails=1)
+        chain.heal(1, fails=fails)
     chain.step(1)
     chain.deliver_all()
     assert {problem.kind for problem in chain.receipts.verification.problems} == {"unwilling"}
+
+
+def test_a_stage_that_began_to_compute_again_in_vain_holds_nothing_for_sure() -> None:
+    chain = PaperChain()
+    chain.step(70)
+    chain.step(1)
+    chain.deliver_all()
+    chain.receipts.heal_failed(Mended(1, 71, 64, frozenset({0})))
+    chain.settle()
+    record = chain.receipts.record(tuple(chain.ids), 71)
+    assert [stage.judged_from for stage in record.stages] == [71, 0, 0]
+    assert [stage.linked_from for stage in record.stages] == [0, 71, 0]
 
 
 def test_many_rollbacks_into_one_window() -> None:
