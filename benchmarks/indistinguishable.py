@@ -34,6 +34,7 @@ from swarm.verification.challenge_text import TEXT
 SERVERS = 3
 CLOSE_S = 10.0
 GOAL = 0.6
+FEWEST, MOST = 60, 340
 ALIKE = "prompts such as people send"
 ELSEWHERE = "such prompts about other pages"
 PACKAGES = "prompts about packages"
@@ -60,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of people and of each kind of prompts, half as many of the others (default: 160)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the schedule and the choice of prompts (default: 1)")
+
+
+def _sessions(text: str) -> int:
+    count = int(text)
+    if not FEWEST <= count <= MOST:
+        raise argparse.ArgumentTypeError(f"from {FEWEST}, so that classifiers learn, to {MOST}, as prompts go")
+    return count
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
