@@ -55,7 +55,7 @@ class Sight:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sessions",
-        type=int,
+        type=_sessions,
         default=160,
         metavar="N",
         help="of people and of each kind of prompts, half as many of the others (default: 160)",
