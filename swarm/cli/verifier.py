@@ -84,7 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       "drawn; those before a drawn one are judged as well (default: 1)")  # fmt: skip
     what.add_argument("--audit-mb", type=float, default=DEFAULT_AUDIT_MB, metavar="MB", help="rows to fetch in an hour "
                       "at most, in 10^6 bytes; then it waits (default: 1000)")  # fmt: skip
-    what.add_argument("--once", action="store_true", help="challenge everybody once, those who fail again, and end")
+    what.add_argument("--once", action="store_true", help="challenge everybody once, those who fail again, and end; "
+                      "others can fetch proofs only while a verifier runs")  # fmt: skip
     keep = parser.add_argument_group("what it keeps")
     keep.add_argument("--store", type=Path, metavar="FILE", help="what is known of servers (default: this machine's, "
                       "in the data folder); where it left off it goes on")  # fmt: skip
