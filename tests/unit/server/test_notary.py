@@ -160,7 +160,7 @@ steps = st.lists(
 """How far each step goes back, its rows, how many of them are answered, and how much the notary gets done after it."""
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(steps, st.booleans(), st.floats(0.6, 1.0))
 def test_after_any_rollbacks_every_window_is_signed_as_it_stands(
     plan: list[tuple[float, int, int, int]], tail: bool, accepted: float
@@ -195,7 +195,7 @@ heals = st.lists(
 """Rows before a heal, what it keeps, whether this server computes again and in what chunks, and how far it gets."""
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(heals, st.booleans())
 def test_after_any_heals_what_was_signed_stays_and_the_rest_is_signed_again(
     plan: list[tuple[int, float, bool, int, int]], tail: bool

@@ -78,7 +78,7 @@ def leaf_of(note: Note, row: int, position: int) -> Leaf:
     return step_leaves(position, received, outputs, sent)[0]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(notes(), min_size=1, max_size=8), st.data())
 def test_rows_of_many_steps_have_the_leaves_of_each_alone(steps: list[Note], data: st.DataObject) -> None:
     first, parts, wanted = 32, [], []
