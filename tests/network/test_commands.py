@@ -64,6 +64,7 @@ def test_generate_json_from_standard_input(launcher: Any, where: tuple[str, ...]
     assert result["token_ids"] == list(expected.token_ids)
     assert result["seed"] == 7
     assert result["exact"] is True
+    assert result["verification"]["problems"] == []
     assert [stage["span"] for stage in result["chain"]] == [[0, 10], [10, 20], [20, 30]]
 
 
