@@ -33,6 +33,10 @@ HONEST_CEILING = 0.025
 CEILINGS = {"float32": 0.001, "float16": 0.005, "bfloat16": HONEST_CEILING}
 """The same by the coarsest dtype that takes part; else bfloat16 could be sold as float32. Measured on SmolLM2 against
 float32: below 0.0001, 0.002 and 0.016 for ten layers. Two of one dtype lie up to sqrt(2) times further apart."""
+INT8_CEILING = 0.13
+"""For declared int8: its rows depend on who shares a forward (``verdict.INT8``)."""
+NF4_CEILING = 0.07
+"""For nf4 in two dtypes, 0.055 to 0.060 apart: scales are rounded to the dtype. In one, 0.017."""
 FALSE_ALARM = 1e-6
 """P(an honest server is ever accused)."""
 LOWEST, HIGHEST = -0.35, 0.63
@@ -85,12 +89,14 @@ class Suspicion(msgspec.Struct, frozen=True, array_like=True):
 def honest_ceiling(declared: Numerics, reference: Numerics) -> float:
     """The ceiling for a server of ``declared`` numerics against a ``reference``: that of the coarsest dtype of both.
 
-    Quantized weights are computed with in other ways on other machines, so for them it is the largest. For dtypes
-    that are ``known``.
+    Quantized weights are computed with in other ways on other machines, so for them it is the largest, or one of
+    their own. For dtypes that are ``known``.
     """
     both = (declared, reference)
+    if any(numerics.quantization == "int8" for numerics in both):
+        return INT8_CEILING
     if any(numerics.quantization != "none" for numerics in both):
-        return HONEST_CEILING
+        return HONEST_CEILING if declared.dtype == reference.dtype else NF4_CEILING
     return max(CEILINGS[dtype] for numerics in both for dtype in (numerics.dtype, numerics.kv_dtype or numerics.dtype))
 
 

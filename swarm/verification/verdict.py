@@ -51,6 +51,10 @@ DENSE = Thresholds(pass_error=AGREEMENT, fail_error=0.10)
 """Measured (DESIGN 9): honest up to 0.025, int8 0.047, fp8 0.05 to 0.09, nf4 from 0.21, a skipped layer from 0.42."""
 SOFT_ONLY = Thresholds(pass_error=AGREEMENT, fail_error=None)
 """For mixtures of experts without thresholds of their own: a rounding that changes a row's expert changes the row."""
+INT8 = Thresholds(pass_error=0.13, fail_error=0.20)
+"""For declared int8. LLM.int8 rounds activations too, and leaves out columns in which any row of the forward is large:
+so a row depends on who shares its forward. Measured: honest servers 0.057 to 0.107 apart, by other chunks or companions
+alone 0.075 to 0.098; a layer that is missing is 0.25."""
 LOSSY = Thresholds(pass_error=AGREEMENT + LOSSY_FLOOR, fail_error=None)
 """For rows as a lossy codec left them: they tell who to look at, but cannot fail anybody."""
 
@@ -65,6 +69,11 @@ def thresholds_for(*, experts: bool, own: Thresholds | None = None, before_codec
     if own is not None:
         return own
     return SOFT_ONLY if experts else DENSE
+
+
+def declared_thresholds(thresholds: Thresholds, declared: Numerics) -> Thresholds:
+    """Those of a dense model, or own ones, as they are for a server that declares these numerics."""
+    return INT8 if declared.quantization == "int8" and thresholds == DENSE else thresholds
 
 
 def check_comparable(declared: Numerics, reference: Numerics) -> None:

@@ -18,7 +18,7 @@ from swarm.verification.judging import WindowVerdict
 from swarm.verification.proofs import ChallengeText, Charge, FraudProof, ProofParts, check_calibration, judge_charge
 from swarm.verification.receipts import WINDOW_ROWS
 from swarm.verification.strikes import TRUSTED
-from swarm.verification.verdict import DENSE, Outcome, Thresholds
+from swarm.verification.verdict import DENSE, Outcome, Thresholds, declared_thresholds
 from swarm.verification.whitening import Rows, mutual_error, whitened
 
 __all__ = ["ChallengeText", "Conviction", "References", "convict", "prove"]
@@ -105,7 +105,8 @@ async def convict(
     answers = [await _computed(reference, replay) for reference in chosen]
     if inputs is None:
         inputs = await chosen[0].embedded(charge.token_ids)
-    court = _Court(charge, _suspect(charge, inputs), calibration, thresholds, inputs is not None)
+    limits = declared_thresholds(thresholds, charge.numerics)
+    court = _Court(charge, _suspect(charge, inputs), calibration, limits, inputs is not None)
     if not trusted:
         court.check_agreement(answers)
     verdicts = [court.judge(answer, reference) for answer, reference in zip(answers, chosen, strict=True)]

@@ -19,7 +19,7 @@ from swarm.verification.calibration import Calibration, Floats
 from swarm.verification.judging import judge_rows
 from swarm.verification.sequential import honest_ceiling
 from swarm.verification.sketch import SKETCH_VALUES, Sketcher, is_sketch_of
-from swarm.verification.verdict import DENSE, Outcome, Thresholds, check_comparable
+from swarm.verification.verdict import DENSE, Outcome, Thresholds, check_comparable, declared_thresholds
 from swarm.verification.whitening import Comparison, Rows
 
 __all__ = [
@@ -46,6 +46,10 @@ class AuditMeans:
     calibration: Calibration
     thresholds: Thresholds = DENSE
     feed: Feed | None = None
+
+    def thresholds_of(self, declared: Numerics) -> Thresholds:
+        """For a server that declares these numerics."""
+        return declared_thresholds(self.thresholds, declared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,12 @@ async def _logits(material: Material, reference: Reference) -> Floats | None:
 def _verdicts(view: Compared, plan: AuditPlan, means: AuditMeans, logits: Floats | None) -> tuple[AuditedWindow, ...]:
     material, calibration = view.material, means.calibration
     found = judge_rows(
-        view.suspect, view.reference, calibration, material.span, means.thresholds, inputs_known=view.inputs_known
+        view.suspect,
+        view.reference,
+        calibration,
+        material.span,
+        means.thresholds_of(material.numerics),
+        inputs_known=view.inputs_known,
     )
     tallies = {} if logits is None else tally(material, np.asarray(logits, np.float32), view.numerics)
     sketches = _sketches(view, calibration)

@@ -100,7 +100,7 @@ def _rule(suspect: PeerId, found: Mapping[str, Compared], window: int, means: Au
         answers,
         means.calibration,
         one.material.span,
-        means.thresholds,
+        means.thresholds_of(one.material.numerics),
         inputs_known=one.inputs_known,
     )
 

@@ -19,7 +19,9 @@ from swarm.verification.sequential import (
     FALSE_ALARM,
     HIGHEST,
     HONEST_CEILING,
+    INT8_CEILING,
     LOWEST,
+    NF4_CEILING,
     Suspicion,
     honest_ceiling,
     log_excess,
@@ -127,7 +129,9 @@ def test_the_ceiling_is_that_of_the_coarsest_dtype() -> None:
     assert honest_ceiling(brain, whole) == honest_ceiling(whole, brain) == honest_ceiling(brain, half) == 0.025
     assert honest_ceiling(whole, whole) < honest_ceiling(half, whole) < honest_ceiling(brain, whole)
     assert honest_ceiling(Numerics("float32", kv_dtype="bfloat16"), whole) == 0.025
-    assert honest_ceiling(Numerics("float32", "int8"), Numerics("float32", "int8")) == 0.025
+    assert honest_ceiling(Numerics("float32", "int8"), Numerics("float32", "int8")) == INT8_CEILING
+    assert honest_ceiling(Numerics("float32", "nf4"), Numerics("float32", "nf4")) == 0.025
+    assert honest_ceiling(Numerics("bfloat16", "nf4"), Numerics("float32", "nf4")) == NF4_CEILING
     assert windows_to_accuse([0.013], ceiling=honest_ceiling(whole, whole)) < 17
 
 

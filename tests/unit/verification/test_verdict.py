@@ -26,6 +26,7 @@ from swarm.verification.verdict import (
     arbitrate,
     cdf_tolerance,
     check_comparable,
+    declared_thresholds,
     judge_greedy_token,
     judge_sampled_token,
     judge_window,
@@ -222,3 +223,11 @@ def test_greedy_tokens() -> None:
     assert judge_greedy_token(0, np.array([np.inf, 0.0]), tolerance=0.2) is Outcome.UNCOUNTED
     with pytest.raises(MisuseError):
         judge_greedy_token(0, np.zeros(0), tolerance=0.2)
+
+
+def test_declared_int8_has_thresholds_of_its_own() -> None:
+    """Between honest ones, 0.107 apart at most, and a missing layer, 0.25; own thresholds of a model stay."""
+    int8 = declared_thresholds(DENSE, Numerics("bfloat16", "int8"))
+    assert 0.107 < int8.pass_error < (int8.fail_error or 0.0) < 0.25
+    assert declared_thresholds(DENSE, Numerics("bfloat16", "nf4")) is DENSE
+    assert declared_thresholds(SOFT_ONLY, Numerics("bfloat16", "int8")) is SOFT_ONLY
