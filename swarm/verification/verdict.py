@@ -53,7 +53,7 @@ SOFT_ONLY = Thresholds(pass_error=AGREEMENT, fail_error=None)
 """For mixtures of experts without thresholds of their own: a rounding that changes a row's expert changes the row."""
 INT8 = Thresholds(pass_error=0.13, fail_error=0.20)
 """For declared int8. LLM.int8 rounds activations too, and leaves out columns in which any row of the forward is large:
-so a row depends on who shares its forward. Measured: honest servers 0.057 to 0.107 apart, by other chunks or companions
+so a row depends on who shares its forward. Measured: honest servers 0.056 to 0.117 apart, by other chunks or companions
 alone 0.075 to 0.098; a layer that is missing is 0.25."""
 LOSSY = Thresholds(pass_error=AGREEMENT + LOSSY_FLOOR, fail_error=None)
 """For rows as a lossy codec left them: they tell who to look at, but cannot fail anybody."""

@@ -226,8 +226,8 @@ def test_greedy_tokens() -> None:
 
 
 def test_declared_int8_has_thresholds_of_its_own() -> None:
-    """Between honest ones, 0.107 apart at most, and a missing layer, 0.25; own thresholds of a model stay."""
+    """Between honest ones, 0.117 apart at most, and a missing layer, 0.25; own thresholds of a model stay."""
     int8 = declared_thresholds(DENSE, Numerics("bfloat16", "int8"))
-    assert 0.107 < int8.pass_error < (int8.fail_error or 0.0) < 0.25
+    assert 0.117 < int8.pass_error < (int8.fail_error or 0.0) < 0.25
     assert declared_thresholds(DENSE, Numerics("bfloat16", "nf4")) is DENSE
     assert declared_thresholds(SOFT_ONLY, Numerics("bfloat16", "int8")) is SOFT_ONLY
