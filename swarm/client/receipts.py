@@ -86,12 +86,15 @@ class SessionReceipts:
         self._covered: dict[int, CoveredWindow] = {}
         self._problems: dict[tuple[ProblemKind, tuple[PeerId, ...]], ReceiptProblem] = {}
         self._final_rows: int | None = None
+        self._half_healed = False
+        """The last heal came to nothing: nobody knows which servers were told of it, and sign again what is void."""
 
     # -- what the chain does --------------------------------------------------------------------------------
 
     def seated(self, signers: Sequence[Signer], mended: Mended) -> None:
         """These stages are the chain now, for the first time or after a heal."""
         known = set(self._openings)
+        self._half_healed = False
         self._mark = (mended.generation, 0)
         self._seat(signers)
         openings = [self._openings[signer.number] for signer in signers]
@@ -113,6 +116,7 @@ class SessionReceipts:
 
     def heal_failed(self, mended: Mended) -> None:
         """A heal came to nothing, after servers were told of it; ``recomputed`` may have begun to."""
+        self._half_healed = True
         self._mark, start = (mended.generation, 0), mended.signed_rows
         self._book.void(start, self._mark)
         self._forget_windows(start)
@@ -181,6 +185,8 @@ class SessionReceipts:
 
     def missing(self, stages: Iterable[int]) -> None:
         """Note which of these stages have not signed all that they should have by now."""
+        if self._half_healed:
+            return
         asked = set(stages)
         owed = self._book.owed(-(-(self._final_rows or 0) // WINDOW_ROWS) * WINDOW_ROWS)
         for window, number in owed:

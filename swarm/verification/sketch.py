@@ -43,7 +43,8 @@ class Sketcher:
     def of(cls, calibration: Calibration, span: Span, *, digest: bytes | None = None) -> Sketcher:
         """The sketcher of ``span``; hashes the calibration unless told its ``digest``, so keep it. 192 · hidden bytes."""
         hidden = calibration.header.hidden
-        seed = _DOMAIN + (digest or calibration.digest()) + span.start.to_bytes(4, "big") + span.end.to_bytes(4, "big")
+        layers = span.start.to_bytes(4, "big") + span.end.to_bytes(4, "big")
+        seed = _DOMAIN + (digest or calibration.digest()) + layers
         stream = hashlib.shake_256(seed).digest((SKETCH_VALUES + WINDOW_ROWS) * hidden // 8)
         signs = 1.0 - 2.0 * np.unpackbits(np.frombuffer(stream, np.uint8))
         by_value = signs[: SKETCH_VALUES * hidden].reshape(hidden, SKETCH_VALUES)

@@ -331,14 +331,14 @@ async def test_no_server_waits_while_a_local_head_is_loaded(swarm: Swarm, monkey
     """That may take minutes, and a chain without a step is closed after seconds."""
     await swarm.serve()
     model = swarm.client("local")
-    load = model._heads._load
+    load = model.heads._load
 
     async def slow_load(dtype: str) -> object:
         await swarm.check_free()
         await asyncio.sleep(120.0)
         return await load(dtype)
 
-    monkeypatch.setattr(model._heads, "_load", slow_load)
+    monkeypatch.setattr(model.heads, "_load", slow_load)
     result = await model.generate("hello", **OPTIONS)
     assert list(result.token_ids) == swarm.reference.greedy("hello", 6, eos_token_id=None)
     assert result.heals == ()
