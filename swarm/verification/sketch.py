@@ -41,7 +41,7 @@ class Sketcher:
 
     @classmethod
     def of(cls, calibration: Calibration, span: Span, *, digest: bytes | None = None) -> Sketcher:
-        """The sketcher of ``span``; hashes the calibration unless told its ``digest``, so keep it. 192 · hidden bytes."""
+        """The sketcher of ``span``; hashes the calibration, unless told its ``digest``. 192 · hidden bytes: keep it."""
         hidden = calibration.header.hidden
         layers = span.start.to_bytes(4, "big") + span.end.to_bytes(4, "big")
         seed = _DOMAIN + (digest or calibration.digest()) + layers
