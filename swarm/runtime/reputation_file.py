@@ -95,7 +95,8 @@ def _connect(path: Path | None) -> sqlite3.Connection:
         database = _opened(":memory:")
     else:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would let others read it
+        with suppress(FileExistsError):  # closing a file that is there would drop the locks SQLite has on it here
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # SQLite would let others read it
         database = _opened(str(path))
     try:
         _prepare(database)

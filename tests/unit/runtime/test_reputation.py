@@ -269,6 +269,23 @@ def test_two_processes_that_make_the_file_and_write_at_once_lose_nothing(tmp_pat
         assert len(store.events()) == 300
 
 
+def test_one_process_opens_the_file_twice_and_another_comes_and_goes(tmp_path: Path, clock: VirtualClock) -> None:
+    """Whoever closes the file last tidies up: nobody may take himself for the last while this process has it open."""
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as first:
+        first.change(ALICE, asked)
+        ReputationStore(path, clock).close()
+        other = writer(path, 1)
+        start(other)
+        other.communicate(timeout=60)
+        first.change(ALICE, asked)
+        assert path.with_name(path.name + "-wal").exists(), "the other process took the log away"
+        with ReputationStore(path, clock) as second:
+            assert second.standing(ALICE).traffic.asked == 3
+            second.change(ALICE, asked)
+        assert first.standing(ALICE).traffic.asked == 4
+
+
 def test_kill_9_in_the_middle_of_writes_takes_nothing_back(tmp_path: Path) -> None:
     path = tmp_path / "reputation.sqlite"
     returned = 0
