@@ -13,9 +13,9 @@ from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
 from swarm.verification.receipts import countersign
 
-SETTLE_S = 4.0
+SETTLE_S = 2.0
 """So long servers have to sign what is left; only what they kept back is noted then."""
-COUNTERSIGN_S = 1.0
+COUNTERSIGN_S = 0.5
 """And so long to read the client's signature."""
 ROOM_WAIT_S = 0.25
 """How long the next session waits for those that end, whose places at the servers it may need."""
