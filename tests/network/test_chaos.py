@@ -18,6 +18,7 @@ from benchmarks.oracle import Oracle
 from benchmarks.ordeal import Arena, arena
 from benchmarks.questions import Answered
 from benchmarks.trouble import COUNTED
+from swarm.client.records import ReceiptProblem
 from swarm.client.request import Options, read_options
 from swarm.core.spans import Span
 from swarm.models import ModelFiles
@@ -29,6 +30,12 @@ ASKERS = 3
 PIECES = 6
 LONGEST_PAUSE_S = 60.0
 """No answer stands still for longer, a machine that has to come back first included."""
+
+
+def accusations(answered: Answered) -> list[ReceiptProblem]:
+    """What the client holds against servers, who are all honest here; what the dead did not sign is no accusation."""
+    problems = answered.result.verification.problems
+    return [problem for problem in problems if problem.kind not in ("missing", "unwilling")]
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +99,15 @@ def test_every_answer_survives_kills_freezes_and_restarts(
     assert outcome.errors == []
     assert {answered.params.temperature > 0 for answered in outcome.answers} == {False, True}
     assert oracle.judge(outcome.answers) == []
+    assert [problem for answered in outcome.answers for problem in accusations(answered)] == []
     assert any(answered.result.heals for answered in outcome.answers), "the trouble met nobody"
     assert max(outcome.pauses_s) < LONGEST_PAUSE_S
     assert leaks == []
     assert ended == []
     stage.fleet.close()
     assert set(psutil.Process().children(recursive=True)) <= children
+
+    assert any(answered.result.verification.rows for answered in outcome.answers), "nobody signed anything"
 
     right = outcome.answers[0]
     *kept, last = right.result.token_ids
