@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from swarm.cli.checks import check_addresses
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
+from swarm.cli.tables import option_name
 from swarm.core.errors import ConfigError
 from swarm.gateway.keys import read_keys
 from swarm.gateway.options import GatewayOptions
@@ -98,12 +99,12 @@ def gateway_options(options: argparse.Namespace, keys: str) -> GatewayOptions:
     """The gateway's options, checked; ``keys`` are those of the environment. ``ConfigError`` names what is wrong."""
     for flag in ("concurrent", "max_tokens", "max_body_kb"):
         if getattr(options, flag) < 1:
-            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give at least 1")
+            raise ConfigError(f"{option_name(flag)} is {getattr(options, flag)}", hint="give at least 1")
     if options.queue < 0:
         raise ConfigError(f"--queue is {options.queue}", hint="give 0 or more")
     for flag in ("queue_timeout", "drain_timeout"):
         if not 0 <= getattr(options, flag) < float("inf"):  # a NaN fails this too
-            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
+            raise ConfigError(f"{option_name(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port} is outside 0 to 65535", hint="0 takes any free one")
     for origin in options.cors_origin:
@@ -234,7 +235,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _spelled(flag: str) -> str:
-    return "--" + flag.replace("_", "-")

@@ -10,6 +10,7 @@ from pathlib import Path
 from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.cli.signals import stop_imports
+from swarm.cli.tables import option_name
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.ids import ModelId
 from swarm.core.limits import MAX_NAME_CHARS
@@ -185,25 +186,21 @@ def check(options: argparse.Namespace) -> None:
     for flag in ("public_name", "region"):
         name = getattr(options, flag)
         if len(name) > MAX_NAME_CHARS or not name.isprintable():
-            raise ConfigError(f"{_spelled(flag)} must be printable and at most {MAX_NAME_CHARS} characters long")
+            raise ConfigError(f"{option_name(flag)} must be printable and at most {MAX_NAME_CHARS} characters long")
 
 
 def _check_figures(options: argparse.Namespace) -> None:
     for flag in ("kv_tokens", "max_sessions", "threads", "num_blocks"):
         value = getattr(options, flag)
         if value is not None and value < 1:
-            raise ConfigError(f"{_spelled(flag)} is {value}", hint="give at least 1")
+            raise ConfigError(f"{option_name(flag)} is {value}", hint="give at least 1")
     if options.no_receipts and options.calibration is not None:
         raise ConfigError("--calibration is for receipts", hint="leave out --no-receipts, or the calibration")
     for flag in ("idle_timeout", "drain_timeout", "audit_hold"):
         if not getattr(options, flag) >= 0:  # a NaN fails this too
-            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
+            raise ConfigError(f"{option_name(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
     if options.replay_mb is not None and not 0 <= options.replay_mb < float("inf"):
         raise ConfigError(f"--replay-mb is {options.replay_mb}", hint="give 10^6 bytes from 0 on")
     for flag in ("rebalance_every", "claim_wait", "move_gain"):
         if not 0 < getattr(options, flag) < float("inf"):
-            raise ConfigError(f"{_spelled(flag)} is {getattr(options, flag)}", hint="give a number above 0")
-
-
-def _spelled(flag: str) -> str:
-    return "--" + flag.replace("_", "-")
+            raise ConfigError(f"{option_name(flag)} is {getattr(options, flag)}", hint="give a number above 0")

@@ -29,3 +29,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "
 def ms(seconds: float | None) -> str:
     """Milliseconds with two digits after the point, "-" for None."""
     return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"
+
+
+def option_name(flag: str) -> str:
+    """A flag of a namespace as people type it."""
+    return "--" + flag.replace("_", "-")

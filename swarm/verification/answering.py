@@ -6,6 +6,8 @@ import math
 
 import msgspec
 
+from swarm.verification.economics import log_choose
+
 FIRST_LOOK = 8
 """Audit requests after which the counts are looked at first, then whenever their number has doubled."""
 
@@ -39,9 +41,9 @@ def shuns_audits(audits: Requests, traffic: Requests, *, false_alarm: float) -> 
 def refusals_by_chance(audits: Requests, traffic: Requests) -> float:
     """P(at least ``audits.refused`` of the audits are refused) if requests do not differ: the hypergeometric tail."""
     total, refused = audits.asked + traffic.asked, audits.refused + traffic.refused
-    whole = _log_choose(total, audits.asked)
+    whole = log_choose(total, audits.asked)
     terms = (
-        math.exp(_log_choose(refused, count) + _log_choose(total - refused, audits.asked - count) - whole)
+        math.exp(log_choose(refused, count) + log_choose(total - refused, audits.asked - count) - whole)
         for count in range(audits.refused, min(refused, audits.asked) + 1)
         if audits.asked - count <= total - refused
     )
@@ -53,7 +55,3 @@ def _look(asked: int) -> int:
     rounds, rest = divmod(asked, FIRST_LOOK)
     due = rest == 0 and rounds > 0 and rounds & (rounds - 1) == 0
     return rounds.bit_length() if due else 0
-
-
-def _log_choose(total: int, chosen: int) -> float:
-    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)

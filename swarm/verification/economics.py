@@ -108,7 +108,7 @@ def honest_ejection_bound(audits: int, false_rate: float, strikes: int) -> float
     _check_binomial(audits, false_rate, strikes)
     if strikes > audits or false_rate == 0:
         return 0.0
-    return math.exp(min(_log_choose(audits, strikes) + strikes * math.log(false_rate), 700.0))
+    return math.exp(min(log_choose(audits, strikes) + strikes * math.log(false_rate), 700.0))
 
 
 def binomial_tail(trials: int, probability: float, least: int) -> float:
@@ -133,14 +133,15 @@ def _sum(trials: int, probability: float, counts: Iterable[int]) -> float:
     log_p, log_rest = math.log(probability), math.log1p(-probability)
     total = 0.0
     for count in counts:
-        term = math.exp(_log_choose(trials, count) + count * log_p + (trials - count) * log_rest)
+        term = math.exp(log_choose(trials, count) + count * log_p + (trials - count) * log_rest)
         total += term
         if term < total * 1e-17:
             break
     return total
 
 
-def _log_choose(total: int, chosen: int) -> float:
+def log_choose(total: int, chosen: int) -> float:
+    """ln of the number of ways to choose ``chosen`` of ``total``."""
     return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 

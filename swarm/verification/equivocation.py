@@ -13,6 +13,7 @@ import msgspec
 from swarm.core.errors import BadProofError, ConfigError, ProtocolViolation
 from swarm.core.keys import verify
 from swarm.core.limits import MAX_EQUIVOCATION_PROOF_BYTES, MAX_RECEIPT_BYTES
+from swarm.verification.canonical import read_canonical
 from swarm.verification.receipts import RECEIPT_DOMAIN, Receipt, Signature, SignedReceipt
 
 _ReceiptBytes = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_RECEIPT_BYTES)]
@@ -46,15 +47,7 @@ class EquivocationProof(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def parse(cls, data: bytes) -> EquivocationProof:
         """Read ``to_bytes``; raise ``BadProofError`` for anything else. What it proves, only ``verify`` says."""
-        try:
-            if len(data) > MAX_EQUIVOCATION_PROOF_BYTES:
-                raise BadProofError(f"a proof of equivocation of {len(data)} bytes")
-            proof = _decoder.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadProofError(f"malformed proof of equivocation: {error}") from error
-        if proof.to_bytes() != data:
-            raise BadProofError("a proof of equivocation in another than its canonical form")
-        return proof
+        return read_canonical(data, _decoder, most_bytes=MAX_EQUIVOCATION_PROOF_BYTES, what="proof of equivocation")
 
     def verify(self) -> tuple[Receipt, Receipt]:
         """The two receipts, if the proof holds; then their signer is to be ejected.

@@ -24,6 +24,7 @@ from swarm.core.keys import verify
 from swarm.core.limits import MAX_PROOF_BYTES, MAX_RECEIPT_BYTES
 from swarm.core.numerics import DTYPE_BYTES, Numerics
 from swarm.verification.calibration import MAX_HIDDEN, Calibration, Floats
+from swarm.verification.canonical import read_canonical
 from swarm.verification.challenge import MAX_ORDER, Table, check_challenge
 from swarm.verification.commitment import AUDIT_SECRET_BYTES
 from swarm.verification.judging import WindowVerdict, judge_rows
@@ -188,15 +189,7 @@ class FraudProof(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def parse(cls, data: bytes) -> FraudProof:
         """Read ``to_bytes``; ``BadProofError`` for anything else. What it proves, ``check`` says, then the weights."""
-        try:
-            if len(data) > MAX_PROOF_BYTES:
-                raise BadProofError(f"a fraud proof of {len(data)} bytes")
-            proof = _decoder.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadProofError(f"malformed fraud proof: {error}") from error
-        if proof.to_bytes() != data:
-            raise BadProofError("a fraud proof in another than its canonical form")
-        return proof
+        return read_canonical(data, _decoder, most_bytes=MAX_PROOF_BYTES, what="fraud proof")
 
     def check(self) -> Charge:
         """What it accuses whom of, if everything holds that can be checked without weights.
