@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import NoReturn
 from swarm.core.accusation import MAX_EVIDENCE_BYTES, MAX_PROOFS, Accusation, ProofRef
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError, SwarmError
-from swarm.core.ids import ModelId, PeerId
+from swarm.core.ids import ModelId, PeerId, rank_of
 from swarm.core.keys import Identity
 from swarm.core.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from swarm.core.records import sign_record
@@ -94,10 +93,10 @@ class Accuser:
 
     def _enough(self, proofs: Sequence[KeptProof], others: Sequence[Accusation]) -> bool:
         """True if each proof is told of by ``ENOUGH`` others that come before this node."""
-        own = _rank(self._parts.identity.peer_id)
+        own = rank_of(self._parts.identity.peer_id)
         for proof in proofs:
             holders = [record.peer for record in others if _names(record, proof)]
-            if sum(_rank(holder) < own for holder in holders) < ENOUGH:
+            if sum(rank_of(holder) < own for holder in holders) < ENOUGH:
                 return False
         return True
 
@@ -147,7 +146,3 @@ def _names(record: Accusation, proof: KeptProof) -> bool:
     if record.evidence:
         return proof.kind == "equivocation"  # one such proof is as good as another
     return any(ref.digest == proof.digest for ref in record.proofs)
-
-
-def _rank(peer: str) -> bytes:
-    return hashlib.sha256(peer.encode()).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import NewType
@@ -64,3 +65,8 @@ class SessionKey:
 
     def __str__(self) -> str:
         return f"{self.session.hex()[:8]}/{self.stage}"
+
+
+def rank_of(peer: str) -> bytes:
+    """A peer's place among others where the same few are to do something, whoever looks: by hash, smallest first."""
+    return hashlib.sha256(peer.encode()).digest()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
+from swarm.core.ids import rank_of
 from swarm.core.model_entry import ModelEntry
 
 ENTRIES_PER_MODEL = 4
@@ -19,13 +19,9 @@ def should_list(entries: Iterable[ModelEntry], model: str, peer: str, *, wanted:
     named = {entry.peer for entry in entries if entry.model == model}
     if peer not in named:
         return len(named) < wanted
-    return peer in sorted(named, key=_rank)[:wanted]
+    return peer in sorted(named, key=rank_of)[:wanted]
 
 
 def one_per_model(entries: Iterable[ModelEntry]) -> list[ModelEntry]:
     """One entry for each model, in order of model id; of several the last by peer id, so that readers agree."""
     return list({entry.model: entry for entry in sorted(entries, key=lambda entry: (entry.model, entry.peer))}.values())
-
-
-def _rank(peer: str) -> bytes:
-    return hashlib.sha256(peer.encode()).digest()
