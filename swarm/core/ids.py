@@ -15,6 +15,7 @@ PeerId = NewType("PeerId", str)
 SECRET_BYTES = 16
 SESSION_BYTES = 16
 COMMITMENT_BYTES = 32
+CHAIN_LABEL_BYTES = 8
 
 _MODEL_ID = re.compile(r"[^@#\s]{1,200}@[^@#\s]{1,100}#[0-9a-f]{16}")
 
@@ -45,6 +46,14 @@ class ModelId:
         name, rest = text.split("@")
         revision, fingerprint = rest.split("#")
         return cls(name, revision, fingerprint)
+
+
+def chain_label(session: bytes) -> bytes:
+    """What a session's chain is called in public: the same at all its servers, and no way back to the session.
+
+    A session's bytes are random, so nobody finds them from their hash.
+    """
+    return hashlib.sha256(b"swarm/chain-label/1" + session).digest()[:CHAIN_LABEL_BYTES]
 
 
 @dataclass(frozen=True, slots=True)

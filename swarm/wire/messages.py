@@ -55,6 +55,7 @@ from swarm.wire.fields import (
     TokenId,
     Tokens,
 )
+from swarm.wire.status import AskStatus, StatusReport
 
 
 class _WithReason(Body, frozen=True):
@@ -328,4 +329,6 @@ Message = (
     | FetchedRows
     | FetchProof
     | ProofPart
+    | AskStatus
+    | StatusReport
 )

@@ -41,19 +41,21 @@ from swarm.wire.messages import (
     Result,
     Step,
 )
+from swarm.wire.status import AskStatus, StatusReport
 
 
 class Channel(enum.Enum):
     """Kinds of stream.
 
     CONTROL runs from the client to every server, LINK carries steps to the next server, FETCH gives a closed session's
-    rows back to its client, PROOF hands out a file of evidence.
+    rows back to its client, PROOF hands out a file of evidence, STATUS tells anybody how a server is.
     """
 
     CONTROL = "control"
     LINK = "link"
     FETCH = "fetch"
     PROOF = "proof"
+    STATUS = "status"
 
     @property
     def protocol(self) -> str:
@@ -79,7 +81,7 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-_C, _L, _F, _P = Channel.CONTROL, Channel.LINK, Channel.FETCH, Channel.PROOF
+_C, _L, _F, _P, _T = Channel.CONTROL, Channel.LINK, Channel.FETCH, Channel.PROOF, Channel.STATUS
 _D, _S = Role.DIALER, Role.LISTENER
 
 TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
@@ -116,6 +118,11 @@ TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
     (_P, Phase.ACTIVE, _S, ProofPart): Phase.ACTIVE,
     (_P, Phase.ACTIVE, _S, Busy): Phase.CLOSED,
     (_P, Phase.ACTIVE, _S, Refused): Phase.CLOSED,
+    (_T, Phase.START, _D, AskStatus): Phase.ACTIVE,
+    (_T, Phase.ACTIVE, _D, AskStatus): Phase.ACTIVE,
+    (_T, Phase.ACTIVE, _S, StatusReport): Phase.ACTIVE,
+    (_T, Phase.ACTIVE, _S, Busy): Phase.CLOSED,
+    (_T, Phase.ACTIVE, _S, Refused): Phase.CLOSED,
 }
 """``(channel, phase, sender, message type) -> next phase``; what is absent is forbidden."""
 

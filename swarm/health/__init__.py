@@ -1,0 +1,1 @@
+"""The health page: what a swarm is like right now, for anybody."""
