@@ -121,7 +121,7 @@ TRANSITIONS: Mapping[tuple[Channel, Phase, Role, type[Message]], Phase] = {
     (_T, Phase.START, _D, AskStatus): Phase.ACTIVE,
     (_T, Phase.ACTIVE, _D, AskStatus): Phase.ACTIVE,
     (_T, Phase.ACTIVE, _S, StatusReport): Phase.ACTIVE,
-    (_T, Phase.ACTIVE, _S, Busy): Phase.CLOSED,
+    (_T, Phase.ACTIVE, _S, Busy): Phase.ACTIVE,
     (_T, Phase.ACTIVE, _S, Refused): Phase.CLOSED,
 }
 """``(channel, phase, sender, message type) -> next phase``; what is absent is forbidden."""

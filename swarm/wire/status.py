@@ -96,6 +96,10 @@ class StageFigures(Body, frozen=True):
     age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     open_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise MisuseError(f"stage {self.stage} with layers {self.start}:{self.end}")
+
 
 class LinkFigures(Body, frozen=True):
     """The way to a server that this one sends rows to: smoothed round trip, age of the last no-op that came back,

@@ -15,6 +15,7 @@ from swarm.core.errors import ConfigError, MisuseError, ProtocolViolation
 from swarm.core.limits import (
     COMPACT_RECEIPT_BYTES,
     MAX_CONTEXT_TOKENS,
+    MAX_LAYERS,
     MAX_PROOF_BYTES,
     MAX_REASON_CHARS,
     MAX_RECORD_BYTES,
@@ -59,6 +60,17 @@ from swarm.wire.messages import (
     Step,
     TokenLogprobs,
     Upstream,
+)
+from swarm.wire.status import (
+    BUCKETS_S,
+    MAX_CHAINS,
+    MAX_LINKS,
+    AskStatus,
+    Histogram,
+    LinkFigures,
+    StageFigures,
+    StatusReport,
+    Totals,
 )
 
 encode = msgspec.msgpack.encode
@@ -126,6 +138,43 @@ def results(draw: st.DrawFn) -> Result:
     return Result(*where, draw(tokens), tuple(sampled), tuple(scored), draw(st.integers(0, MAX_STEP_ROWS)))
 
 
+totals = st.integers(0, 2**62)
+moments = st.floats(0, 1e9)
+measured = st.none() | st.floats(0, 3600)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> StageFigures:
+    start = draw(st.integers(0, MAX_LAYERS - 1))
+    end = draw(st.integers(start + 1, MAX_LAYERS))
+    label, rows = draw(st.binary(min_size=8, max_size=8)), (draw(totals), draw(totals))
+    spent = [draw(measured) for _ in range(4)]
+    return StageFigures(label, draw(stages), start, end, *rows, *spent, draw(moments), draw(moments))
+
+
+links = st.builds(LinkFigures, peers, measured, measured, st.none() | st.floats(0, 1e9))
+
+
+@st.composite
+def histograms(draw: st.DrawFn) -> Histogram:
+    buckets = len(BUCKETS_S) + 1
+    return Histogram(tuple(draw(st.lists(totals, min_size=buckets, max_size=buckets))), draw(st.floats(0, 1e12)))
+
+
+reports = st.builds(
+    StatusReport,
+    moments,
+    st.floats(0, 1),
+    st.builds(Totals, *[totals] * 9),
+    histograms(),
+    histograms(),
+    totals,
+    totals,
+    totals,
+    st.lists(chains(), max_size=3).map(tuple),
+    st.lists(links, max_size=3).map(tuple),
+)
+
 STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     Open: opens(),
     Accept: st.builds(
@@ -186,6 +235,8 @@ STRATEGIES: dict[type, st.SearchStrategy[Any]] = {
     FetchedRows: st.builds(FetchedRows, tokens, st.integers(1, MAX_STEP_ROWS), st.booleans()),
     FetchProof: st.builds(FetchProof, digests),
     ProofPart: st.builds(ProofPart, st.integers(1, MAX_PROOF_BYTES)),
+    AskStatus: st.builds(AskStatus),
+    StatusReport: reports,
 }
 
 messages = st.one_of(*STRATEGIES.values())
@@ -218,9 +269,9 @@ def test_tags_are_the_contract() -> None:
     order = (
         Open, Accept, Busy, Refused, Hello, Step, Result, LinkLost, Failed, Close, Noop,
         Relink, Relinked, Replay, Replayed, Pace,
-        Signed, Settle, Settled, Countersign, FetchRows, FetchedRows, FetchProof, ProofPart,
+        Signed, Settle, Settled, Countersign, FetchRows, FetchedRows, FetchProof, ProofPart, AskStatus, StatusReport,
     )  # fmt: skip
-    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 25))
+    assert [kind.__struct_config__.tag for kind in order] == list(range(1, 27))
 
 
 RECEIPT = bytes(range(COMPACT_RECEIPT_BYTES))
@@ -245,6 +296,7 @@ SESSION, DIGEST, SIGNATURE = b"s" * 16, b"d" * 32, b"g" * 64
         (FetchedRows(32, 128, True), b"\x94\x16\x20\xcc\x80\xc3"),
         (FetchProof(DIGEST), b"\x92\x17\xc4\x20" + DIGEST),
         (ProofPart(5), b"\x92\x18\x05"),
+        (AskStatus(), b"\x91\x19"),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -262,7 +314,7 @@ def test_fields_appended_by_a_later_version_are_ignored(message: Message, extra:
     assert parse_message(encode(fields + extra)) == message
 
 
-@pytest.mark.parametrize("tag", [0, 25, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
+@pytest.mark.parametrize("tag", [0, 27, 255, 2**32, -1, "1", None, 1.0, True, [1], {}])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     with pytest.raises(ProtocolViolation, match="not a message"):
         parse_message(encode([tag, 1, 2, 3]))
@@ -331,6 +383,10 @@ GOOD_OPEN = Open(
 GOOD_HELLO = Hello("c", b"s" * 16, 0, b"x" * 16, 0)
 GOOD_RELINK = Relink(1, 5, GOOD_UP, GOOD_DOWN, 0)
 GOOD_REPLAY = Replay(1, 0, 1)
+EMPTY = Histogram((0,) * (len(BUCKETS_S) + 1), 0.0)
+GOOD_REPORT = StatusReport(1.0, 0.5, Totals(), EMPTY, EMPTY, 0, 0, 0)
+GOOD_CHAIN = [b"l" * 8, 0, 0, 10, 1, 1, None, 0.1, None, None, 0.0, 0.0]
+GOOD_LINK = ["p", 0.1, None, None]
 GOOD_FETCH = FetchRows(SESSION, 0, DIGEST, 0, 32, "leaves")
 
 
@@ -439,6 +495,22 @@ GOOD_RESULT = Result(0, 0, 0, 5, (7,))
         (FetchProof(DIGEST), {"digest": DIGEST + b"0"}),
         (ProofPart(1), {"total_bytes": 0}),
         (ProofPart(1), {"total_bytes": MAX_PROOF_BYTES + 1}),
+        (GOOD_REPORT, {"busy_share": 1.01}),
+        (GOOD_REPORT, {"busy_share": math.nan}),
+        (GOOD_REPORT, {"uptime_s": -1.0}),
+        (GOOD_REPORT, {"answers": 2**62 + 1}),
+        (GOOD_REPORT, {"totals": [-1]}),
+        (GOOD_REPORT, {"forward_s": [[0] * len(BUCKETS_S), 0.0]}),
+        (GOOD_REPORT, {"step_s": [[0] * (len(BUCKETS_S) + 2), 0.0]}),
+        (GOOD_REPORT, {"step_s": [[0] * (len(BUCKETS_S) + 1), math.inf]}),
+        (GOOD_REPORT, {"chains": [GOOD_CHAIN] * (MAX_CHAINS + 1)}),
+        (GOOD_REPORT, {"chains": [[b"l" * 9, *GOOD_CHAIN[1:]]]}),
+        (GOOD_REPORT, {"chains": [[*GOOD_CHAIN[:2], 10, *GOOD_CHAIN[3:]]]}),
+        (GOOD_REPORT, {"chains": [[*GOOD_CHAIN[:6], math.nan, *GOOD_CHAIN[7:]]]}),
+        (GOOD_REPORT, {"chains": [[*GOOD_CHAIN[:10], math.inf, 0.0]]}),
+        (GOOD_REPORT, {"links": [GOOD_LINK] * (MAX_LINKS + 1)}),
+        (GOOD_REPORT, {"links": [["", None, None, None]]}),
+        (GOOD_REPORT, {"links": [["p", None, None, -1.0]]}),
     ],
 )
 def test_a_field_out_of_bounds_is_a_violation(message: Message, changes: dict[str, Any]) -> None:

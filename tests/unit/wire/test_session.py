@@ -34,7 +34,9 @@ from swarm.wire.messages import (
     Upstream,
 )
 from swarm.wire.session import TRANSITIONS, Channel, Phase, Role, StreamMachine
+from swarm.wire.status import BUCKETS_S, AskStatus, Histogram, StatusReport, Totals
 
+EMPTY = Histogram((0,) * (len(BUCKETS_S) + 1), 0.0)
 SAMPLES: dict[type, Message] = {
     Open: Open(
         1, "m@r#0123456789abcdef", b"s" * 16, 0, 0, 1, True, True, 1, "", "raw", Upstream("up", b"i" * 16), None,
@@ -59,12 +61,14 @@ SAMPLES: dict[type, Message] = {
     Countersign: Countersign(bytes(64)),
     FetchRows: FetchRows(bytes(16), 1, bytes(32), 0, 32, "sent"), FetchedRows: FetchedRows(0, 32),
     FetchProof: FetchProof(bytes(32)), ProofPart: ProofPart(1),
+    AskStatus: AskStatus(), StatusReport: StatusReport(1.0, 0.5, Totals(), EMPTY, EMPTY, 0, 0, 0),
 }  # fmt: skip
 REACHED = {
     Channel.CONTROL: {*Phase},
     Channel.LINK: {Phase.START, Phase.ACTIVE},
     Channel.FETCH: {Phase.START, Phase.ACTIVE, Phase.CLOSED},
     Channel.PROOF: {Phase.START, Phase.ACTIVE, Phase.CLOSED},
+    Channel.STATUS: {Phase.START, Phase.ACTIVE, Phase.CLOSED},
 }
 EVERYTHING = [
     (channel, phase, role, kind) for channel in Channel for phase in Phase for role in Role for kind in SAMPLES
@@ -194,6 +198,10 @@ class TwoProofEnds(TwoEnds):
     channel = Channel.PROOF
 
 
+class TwoStatusEnds(TwoEnds):
+    channel = Channel.STATUS
+
+
 class TwoBusyEnds(TwoEnds):
     """The same, mostly past the opening, where the crossings are."""
 
@@ -216,6 +224,8 @@ TestFetch = TwoFetchEnds.TestCase
 TestFetch.settings = walk
 TestProof = TwoProofEnds.TestCase
 TestProof.settings = walk
+TestStatus = TwoStatusEnds.TestCase
+TestStatus.settings = walk
 
 
 @pytest.mark.parametrize(
