@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 API_VERSION = 1
+MAX_EVENTS = 100
+"""Of a state, the newest; more are to be had from ``/api/v1/events``."""
 
 
 class StageState(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,14 +223,20 @@ class HistoryState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that changed: ``model`` is whole but for ``servers``, which holds those that changed; ``gone`` left."""
+    """A model that changed.
+
+    ``model`` is whole but for ``servers`` and ``links``, which hold only those that are new or changed; ``gone`` are
+    the peers that left, ``links_gone`` the pairs (source, target) of links that did. The order of either says nothing.
+    """
 
     model: ModelState
     gone: list[str]
+    links_gone: list[tuple[str, str]] = []
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed between two revisions, as the event ``patch`` of ``/api/v1/stream``; ``events`` are new ones.
+    """What changed between two revisions, as the event ``patch`` of ``/api/v1/stream``; ``events`` are new ones, and of
+    all a state holds the newest ``MAX_EVENTS``.
 
     A stream begins with the event ``state`` (a ``SwarmState``). A patch whose ``base`` is not the revision a reader
     has is no use to it: the stream then sends ``state`` again. Models that are not named are unchanged, those in
