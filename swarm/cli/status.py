@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.cli.checks import check_addresses
-from swarm.cli.status_view import Snapshot, layer_count_of, models_json, models_text, status_json, status_text
+from swarm.cli.status_view import models_json, models_text, status_json, status_text
+from swarm.client.snapshot import Snapshot, layer_count_of
 from swarm.core.clock import Clock
 from swarm.core.errors import CapacityError, ConfigError
 from swarm.core.ids import ModelId

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 
 from swarm.cli import status
 from swarm.cli.status import look
-from swarm.cli.status_view import (
-    MAX_ROWS,
-    Snapshot,
-    coverage_text,
-    layer_count_of,
-    models_json,
-    models_text,
-    status_json,
-    status_text,
-)
+from swarm.cli.status_view import MAX_ROWS, coverage_text, models_json, models_text, status_json, status_text
+from swarm.client.snapshot import Snapshot, layer_count_of
 from swarm.core.announcement import Announcement, Intent, Reach, State
 from swarm.core.errors import ConfigError, ModelError, NetworkError, PeerUnreachableError
 from swarm.core.ids import PeerId
