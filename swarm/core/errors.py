@@ -36,6 +36,10 @@ class ConfigError(MisuseError):
     """An option or a combination of options is wrong."""
 
 
+class DamagedFileError(ConfigError):
+    """A file of ours does not hold any more what was written to it."""
+
+
 class ModelError(MisuseError):
     """The model's folder or files are missing, damaged or not a causal language model."""
 

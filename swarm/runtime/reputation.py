@@ -22,8 +22,9 @@ from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_PROOF_BYTES
+from swarm.runtime.database_file import DatabaseFile
 from swarm.runtime.folders import data_folder
-from swarm.runtime.reputation_file import ReputationFile
+from swarm.runtime.reputation_file import REPUTATIONS
 from swarm.verification.allegation import ProofKind
 from swarm.verification.ledger import Ledger
 from swarm.verification.strikes import Apart, Standing
@@ -93,7 +94,7 @@ class ReputationStore:
     def __init__(self, path: Path | str, clock: Clock) -> None:
         """Open ``path``, made if it is not there; ``IN_MEMORY`` keeps nothing."""
         self._clock = clock
-        self._file = ReputationFile(None if str(path) == IN_MEMORY else Path(path))
+        self._file = DatabaseFile(None if str(path) == IN_MEMORY else Path(path), REPUTATIONS)
         self._marks: tuple[int, _Marks] | None = None
 
     @staticmethod

@@ -16,7 +16,7 @@ import pytest
 
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
-from swarm.runtime import reputation, reputation_file
+from swarm.runtime import database_file, reputation
 from swarm.runtime.clock import SystemClock, VirtualClock
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore, open_reputation
 from swarm.verification.ledger import Account, Ledger
@@ -364,7 +364,7 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path, clock: VirtualCloc
 def test_a_file_that_another_process_holds_is_told(
     store: ReputationStore, tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reputation_file, "BUSY_S", 0.05)
+    monkeypatch.setattr(database_file, "BUSY_S", 0.05)
     path = tmp_path / "deep" / "reputation.sqlite"
     other = ReputationStore(path, clock)
     holder = sqlite3.connect(path, isolation_level=None)
