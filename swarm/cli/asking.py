@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarm.cli.checks import check_addresses
+from swarm.cli.joining import add_joining, check_joining, lan_of
 from swarm.client.blocking import SwarmModel
 from swarm.client.records import Verification
 from swarm.client.request import Options
@@ -35,7 +35,7 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
     )
-    where.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
+    add_joining(where)
     where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
                        help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip
     where.add_argument("--compression", choices=("none", "int8"), default="none", help="of what travels; int8 is lossy")
@@ -76,7 +76,7 @@ def question_options(options: argparse.Namespace) -> Options:
 
 def connect(options: argparse.Namespace) -> SwarmModel:
     """Join the swarm; weights of a local head show their progress."""
-    check_addresses("--initial-peers", options.initial_peers)
+    check_joining(options)
     line = PrefillLine()
     line.say("joining the swarm")
     try:
@@ -89,6 +89,7 @@ def _connect(options: argparse.Namespace) -> SwarmModel:
     return SwarmModel.connect(
         options.model,
         initial_peers=options.initial_peers,
+        lan=lan_of(options),
         head=options.head,
         compression=options.compression,
         identity=options.identity,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import os
 import shlex
 import sys
@@ -13,8 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarm.cli.checks import check_addresses
 from swarm.cli.console import Console, HumanConsole, JsonConsole
+from swarm.cli.joining import add_joining, check_joining, lan_of
+from swarm.cli.http_options import add_http, base_url, check_http, is_loopback, known_hosts
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
 from swarm.cli.tables import option_name
 from swarm.core.errors import ConfigError
@@ -47,10 +47,11 @@ The gateway itself speaks plain HTTP: put a proxy with TLS before it where other
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Serve the OpenAI API and a chat page over a swarm."
     parser.epilog = EXAMPLES
+    parser.set_defaults(renamed={"api_keys": "api-keys-file"}, variables=(KEYS_VARIABLE,))
     where = parser.add_argument_group("whom to ask")
     where.add_argument("--model", default="demo",
                        help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION")  # fmt: skip
-    where.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
+    add_joining(where)
     where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
                        help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip
     where.add_argument("--compression", choices=("none", "int8"), default="none", help="of what travels; int8 is lossy")
@@ -62,12 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_http(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
-    group.add_argument("--port", type=int, default=8000, help="default: 8000; 0: any that is free")
+    add_http(group, port=8000, page="chat page")
     group.add_argument("--api-keys", type=Path, metavar="FILE", help="ask for one of these keys, one a line")
-    group.add_argument("--cors-origin", nargs="+", default=[], metavar="ORIGIN",
-                       help="web pages of these origins may ask as well, like https://example.org")  # fmt: skip
-    group.add_argument("--no-page", action="store_true", help="no chat page at /")
 
 
 def _add_bounds(group: argparse._ArgumentGroup) -> None:
@@ -86,7 +83,7 @@ def _add_bounds(group: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_addresses("--initial-peers", options.initial_peers)
+    check_joining(options)
     checked = gateway_options(options, os.environ.get(KEYS_VARIABLE, ""))
     console: Console = JsonConsole(sys.stdout) if options.json else HumanConsole(sys.stdout)
     with stop_imports():  # what the loop needs takes seconds to import: mistakes are told before that
@@ -105,11 +102,7 @@ def gateway_options(options: argparse.Namespace, keys: str) -> GatewayOptions:
     for flag in ("queue_timeout", "drain_timeout"):
         if not 0 <= getattr(options, flag) < float("inf"):  # a NaN fails this too
             raise ConfigError(f"{option_name(flag)} is {getattr(options, flag)}", hint="give seconds from 0 on")
-    if not 0 <= options.port <= 65535:
-        raise ConfigError(f"--port {options.port} is outside 0 to 65535", hint="0 takes any free one")
-    for origin in options.cors_origin:
-        if origin != "*" and ("://" not in origin or origin.endswith("/") or not origin.isprintable()):
-            raise ConfigError(f"--cors-origin {origin!r} is no origin", hint="like https://example.org, without a path")
+    check_http(options)
     return GatewayOptions(
         model_names=(options.model,),
         concurrent=options.concurrent,
@@ -118,6 +111,7 @@ def gateway_options(options: argparse.Namespace, keys: str) -> GatewayOptions:
         new_tokens=options.max_tokens,
         max_body_bytes=options.max_body_kb * 1024,
         keys=(*_file_keys(options.api_keys), *read_keys(keys.replace(",", "\n"))),
+        hosts=known_hosts(options),
         origins=tuple(options.cors_origin),
         page=not options.no_page,
     )
@@ -147,6 +141,7 @@ async def _serve(options: argparse.Namespace, checked: GatewayOptions, console: 
             options.model,
             ConnectOptions(
                 initial_peers=options.initial_peers,
+                lan=lan_of(options),
                 head=options.head,
                 compression=options.compression,
                 identity=options.identity,
@@ -220,18 +215,5 @@ def _announce(options: argparse.Namespace, checked: GatewayOptions, port: int, c
     page = f"a chat page:  {url}/\n" if checked.page else ""
     text = f"listening on {url}, model {model}\nOpenAI clients: base_url={url}/v1\n{page}try:  {curl}"
     console.event("listening", text, url=url, port=port, model=model, curl=curl)
-    if not checked.keys and not _is_loopback(options.host):
+    if not checked.keys and not is_loopback(options.host):
         console.warning("anybody who reaches this address may ask: --api-keys FILE keeps strangers out")
-
-
-def base_url(host: str, port: int) -> str:
-    """The URL under which this machine reaches a server on ``host``."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host)
-    return f"http://{shown or (f'[{host}]' if ':' in host else host)}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _prompt(options: argparse.Namespace) -> str:
     """The prompt, also where argparse took it for one more address: ``--initial-peers ADDRESS "Hello"``."""
-    if options.prompt is None and not options.initial_peers[-1].startswith("/"):
+    if options.prompt is None and options.initial_peers and not options.initial_peers[-1].startswith("/"):
         options.prompt = options.initial_peers.pop()
     return options.prompt or ""
 

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from swarm.cli.blocks import Blocks
 from swarm.cli.console import Console
 from swarm.cli.loading import Loaded, Loader
 from swarm.cli.mover import Mover
+from swarm.cli.neighbourhood import Neighbourhood
 from swarm.cli.outages import follow_outages
 from swarm.cli.probe import ProbeReport, probe
 from swarm.cli.reachability import follow, wait_reachable
@@ -35,6 +36,8 @@ from swarm.server.config import ServerConfig
 from swarm.server.placing import Placement
 from swarm.server.seat import Seat, facts_of
 from swarm.server.service import Server, ServerParts
+from swarm.transport.lan import Notice
+from swarm.transport.lan_mdns import MdnsNetwork
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
 from swarm.verification.calibration import Calibration
@@ -51,6 +54,8 @@ class Node:
 
     transport: Libp2pTransport
     directory: HivemindDirectory
+    near: Neighbourhood | None = None
+    """With ``--lan``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +120,24 @@ class Host:
             initial_peers=peers,
             nat=NatOptions(auto_relay=bool(peers), relays=tuple(options.relay)),
         )
+        node = None
         try:
-            return Node(transport, await HivemindDirectory.create(transport.p2p, peers, SystemClock()))
+            node = Node(transport, await HivemindDirectory.create(transport.p2p, peers, SystemClock()))
+            return node if not options.lan else await self._look_around(node)
         except BaseException:
-            await transport.close()
+            await (transport.close() if node is None else _close(node))
             raise
+
+    async def _look_around(self, node: Node) -> Node:
+        """Known to those near from now on, and in one swarm with them."""
+        host, name = self.options.host, self.options.lan_name
+        near = Neighbourhood(await MdnsNetwork.open(host=host, swarm=name), node.directory, SystemClock(), self.console)
+        try:
+            await near.enter(Notice(self.identity.peer_id, node.transport.addresses, name))
+        except BaseException:
+            await near.network.close()
+            raise
+        return replace(node, near=near)
 
     async def _take_seat(self, node: Node, loader: Loader) -> Ready:
         """Know the span, then load it; others are told meanwhile what this server will hold, if it chose by itself."""
@@ -211,6 +229,8 @@ class Host:
             asyncio.create_task(follow(node.transport, announcer, self.console, clock)),
             asyncio.create_task(follow_outages(keeper, self.console, server.hurry)),
         ]
+        if node.near is not None:
+            tasks.append(asyncio.create_task(node.near.follow()))
         if self._blocks.chosen and not self.options.no_rebalance:
             mover = Mover(
                 server,
@@ -305,6 +325,8 @@ async def _watch_network(node: Node, server: Server) -> None:
 
 
 async def _close(node: Node) -> None:
+    if node.near is not None:
+        await node.near.network.close()
     await node.directory.close()
     await node.transport.close()
 

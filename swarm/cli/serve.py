@@ -9,6 +9,7 @@ from pathlib import Path
 
 from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
+from swarm.cli.joining import add_joining, check_joining
 from swarm.cli.signals import stop_imports
 from swarm.cli.tables import option_name
 from swarm.core.errors import ConfigError, SwarmError
@@ -27,6 +28,8 @@ from swarm.verification.calibration import Calibration
 
 DEFAULTS = ServerConfig()
 PLACING = PlacingConfig()
+RIVALS = (("initial_peers", "new_swarm"), ("lan", "new_swarm"), ("blocks", "num_blocks"), ("calibration", "no_receipts"))
+"""Options that exclude each other: typed, one of them overrides the other of a file or a variable."""
 EXAMPLES = """\
 examples:
   the first server of a new swarm, holding ten layers of the demo model:
@@ -44,6 +47,7 @@ layers can recover the text. Others can see yours in the same way: nothing here 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Hold a span of a model's layers and answer for them, until Ctrl-C."
     parser.epilog = EXAMPLES
+    parser.set_defaults(rivals=RIVALS)
     what = parser.add_argument_group("what to serve")
     what.add_argument(
         "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
@@ -55,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     what.add_argument("--no-head", action="store_true", help="do not hold the LM head, even with the last layer")
     where = parser.add_argument_group("whom to join")
-    where.add_argument(
-        "--initial-peers", nargs="+", default=[], metavar="ADDRESS", help="addresses other servers print"
-    )
+    add_joining(where)
     where.add_argument("--new-swarm", action="store_true", help="start a swarm of one's own, for others to join")
     where.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
     where.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: any free one)")
@@ -166,18 +168,12 @@ def calibration_for(model: ModelId, options: argparse.Namespace) -> Calibration 
 
 def check(options: argparse.Namespace) -> None:
     """Raise ``ConfigError`` for what is wrong whatever the model and the network say."""
-    if bool(options.initial_peers) == options.new_swarm:
-        both = "not both of" if options.new_swarm else "either"
-        raise ConfigError(
-            f"a server needs {both} --initial-peers {'and' if options.new_swarm else 'or'} --new-swarm",
-            hint="join with an address another server printed, or start a swarm of your own with --new-swarm",
-        )
+    _check_way_in(options)
     if options.blocks != AUTO:
         Span.parse(options.blocks)
         if options.num_blocks is not None:
             raise ConfigError("--num-blocks goes with --blocks auto", hint="leave one of the two out")
     read_max_memory(options.max_memory)
-    check_addresses("--initial-peers", options.initial_peers)
     check_addresses("--relay", options.relay)
     check_addresses("--announce", options.announce, with_peer=False)
     if not 0 <= options.port <= 65535:
@@ -187,6 +183,22 @@ def check(options: argparse.Namespace) -> None:
         name = getattr(options, flag)
         if len(name) > MAX_NAME_CHARS or not name.isprintable():
             raise ConfigError(f"{option_name(flag)} must be printable and at most {MAX_NAME_CHARS} characters long")
+
+
+def _check_way_in(options: argparse.Namespace) -> None:
+    """A server joins, or starts a swarm; with ``--lan`` it does whichever the local network asks for."""
+    check_joining(options, alone=True)
+    if options.new_swarm and options.lan:
+        raise ConfigError(
+            "--lan joins who is near, and starts a swarm where nobody is", hint="leave one of --lan and --new-swarm out"
+        )
+    if bool(options.initial_peers or options.lan) == options.new_swarm:
+        both = "not both of" if options.new_swarm else "either"
+        raise ConfigError(
+            f"a server needs {both} --initial-peers {'and' if options.new_swarm else 'or'} --new-swarm",
+            hint="join with an address another server printed, find one with --lan, or start a swarm of your own with "
+            "--new-swarm",
+        )
 
 
 def _check_figures(options: argparse.Namespace) -> None:

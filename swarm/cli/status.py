@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.cli.checks import check_addresses
+from swarm.cli.joining import add_joining, check_joining, find_initial_peers
 from swarm.cli.status_view import models_json, models_text, status_json, status_text
 from swarm.client.snapshot import Snapshot, layer_count_of
 from swarm.core.clock import Clock
@@ -46,7 +46,7 @@ trip to this machine. Everything a server says of itself is its own word.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show who serves which layers of a swarm, how fast, and what is missing."
     parser.epilog = EXAMPLES
-    parser.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
+    add_joining(parser)
     parser.add_argument(
         "--model", help="demo, a folder, a Hugging Face id, or a model's name as the swarm lists it "
         "(default: the one there is; of several, the list is shown)",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_addresses("--initial-peers", options.initial_peers)
+    check_joining(options)
     entries, snapshot = asyncio.run(_look(options))
     if snapshot is None:
         print(models_json(entries) if options.json else models_text(entries))
@@ -93,7 +93,7 @@ async def _look(options: argparse.Namespace) -> tuple[list[ModelEntry], Snapshot
     from swarm.transport.options import NatOptions
 
     clock = SystemClock()
-    peers: Sequence[str] = tuple(options.initial_peers)
+    peers = await find_initial_peers(options, host=options.host)
     nat = NatOptions(dht_mode="client", serve_relay=False, port_map=False)
     if options.identity is not None:
         load_or_create(options.identity)

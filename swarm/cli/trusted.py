@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.cli.calibrate import make_default, read_text
-from swarm.cli.checks import check_addresses
 from swarm.cli.console import Console
+from swarm.cli.joining import add_joining, check_joining, lan_of
 from swarm.cli.signals import stop_imports
 from swarm.client.auditing.traffic import Script, everyday, read_prompts
 from swarm.client.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", default="demo", help="demo (default), a folder, or a Hugging Face id, optionally ID@REVISION"
     )
     where.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
-    where.add_argument("--initial-peers", nargs="+", required=True, metavar="ADDRESS", help="as servers print them")
+    add_joining(where)
     where.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
     own = parser.add_argument_group("what this machine computes by itself")
     own.add_argument("--dtype", default="float32", choices=("auto", *DTYPE_BYTES), help="of the replica (default: "
@@ -56,7 +56,7 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_trust(options: argparse.Namespace) -> None:
     """Raise ``ConfigError`` for what is wrong whatever the model and the network say."""
-    check_addresses("--initial-peers", options.initial_peers)
+    check_joining(options)
     if options.threads is not None and options.threads < 1:
         raise ConfigError(f"--threads is {options.threads}", hint="give at least 1")
 
@@ -123,7 +123,10 @@ class Trust:
         """A client like any other, with a key of its own that no server has seen, and no memory that others have."""
         from swarm.client.connect import ConnectOptions, join
 
-        asked = ConnectOptions(initial_peers=self.options.initial_peers, host=self.options.host, reputation=IN_MEMORY)
+        given = self.options
+        asked = ConnectOptions(
+            initial_peers=given.initial_peers, lan=lan_of(given), host=given.host, reputation=IN_MEMORY
+        )
         return await join(self.files, self.tokenizer, asked)
 
 

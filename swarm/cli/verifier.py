@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.cli.console import Console, HumanConsole, JsonConsole
+from swarm.cli.joining import find_initial_peers
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
 from swarm.cli.trusted import Trust, add_trust_arguments, check_trust
 from swarm.cli.verdicts import challenge_json, figures, finding_json, name_of, named
@@ -193,7 +194,7 @@ class _Run:
         from swarm.transport.libp2p import Libp2pTransport
         from swarm.transport.options import NatOptions
 
-        peers = tuple(self.options.initial_peers)
+        peers = await find_initial_peers(self.options, host=self.options.host)
         nat = NatOptions(dht_mode="client", serve_relay=False, port_map=False)
         transport = await Libp2pTransport.create(
             self.identity_path, host=self.options.host, initial_peers=peers, nat=nat

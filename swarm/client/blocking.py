@@ -213,7 +213,7 @@ class SwarmModel:
         cls,
         model: str,
         *,
-        initial_peers: Sequence[str],
+        initial_peers: Sequence[str] = (),
         head: Literal["auto", "local", "remote"] = "auto",
         revision: str | None = None,
         identity: Path | None = None,
@@ -221,9 +221,10 @@ class SwarmModel:
     ) -> SwarmModel:
         """Join the swarm that serves ``model``: ``demo``, a folder, or a Hugging Face id.
 
-        ``initial_peers`` are addresses that servers print. ``head="remote"`` (what ``auto`` means) loads no weights
-        here; ``local`` keeps embeddings, LM head and sampling on this machine. Further options are those of
-        ``swarm.client.connect.ConnectOptions``. Raises ``ConfigError``, ``ModelError`` or ``PeerUnreachableError``.
+        ``initial_peers`` are addresses that servers print; ``lan=True`` finds some on the local network.
+        ``head="remote"`` (what ``auto`` means) loads no weights here; ``local`` keeps embeddings, LM head and sampling
+        on this machine. Further options are those of ``swarm.client.connect.ConnectOptions``. Raises ``ConfigError``,
+        ``ModelError`` or ``PeerUnreachableError``.
         """
         from swarm.client.connect import ConnectOptions, connect
 

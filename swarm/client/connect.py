@@ -13,7 +13,7 @@ from swarm.client.auditing.checking import audit_traffic, check_proofs
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
-from swarm.core.errors import ConfigError, SwarmError
+from swarm.core.errors import ConfigError, NetworkError, SwarmError
 from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
@@ -22,6 +22,7 @@ from swarm.runtime.calibrations import find_calibration
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
 from swarm.runtime.reputation import ReputationStore, open_reputation
+from swarm.transport.lan import check_swarm_name, find_peers
 from swarm.verification.calibration import Calibration
 from swarm.wire.fields import Codec
 
@@ -30,7 +31,9 @@ CHOICES = {"head": ("auto", "local", "remote"), "compression": ("none", "int8"),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """How to join.
+    """How to join: through ``initial_peers``, addresses that servers print, or through whoever is near.
+
+    ``lan`` looks for servers on the local network that run with ``--lan`` as well, a name for those of that name.
 
     ``head`` auto means remote: only ``local`` loads weights here. ``compression`` of what travels makes the answer
     inexact, and so does ``numerics`` any, which lets a chain mix them. ``busy_timeout_s`` is how long to wait for room
@@ -45,7 +48,8 @@ class ConnectOptions:
     None is the one in the data folder, which all of this user's clients share.
     """
 
-    initial_peers: Sequence[str]
+    initial_peers: Sequence[str] = ()
+    lan: bool | str = False
     head: Literal["auto", "local", "remote"] = "auto"
     revision: str | None = None
     compression: Literal["none", "int8"] = "none"
@@ -65,8 +69,8 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
     """A client of the swarm that serves ``model`` (``demo``, a folder, or a hub id), ready to generate.
 
     Fetches the tokenizer and configuration, and with ``head="local"`` embeddings and LM head. Raises ``ConfigError``
-    without initial peers or for an unknown choice, ``ModelError`` for a model that cannot be opened,
-    ``PeerUnreachableError`` if no initial peer answers.
+    without anybody to join or for an unknown choice, ``ModelError`` for a model that cannot be opened,
+    ``PeerUnreachableError`` if no initial peer answers, or nobody is near.
     """
     _check(options)
     files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
@@ -100,21 +104,43 @@ async def _parts(
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
 
+    peers = await peers_to_join(options.initial_peers, lan=options.lan, host=options.host)
     with TemporaryDirectory(prefix="swarm-") as folder:  # a new key is in a file as well, but no longer than it takes
         key_path = options.identity or Path(folder) / "key"
         identity = load_or_create(key_path)
         transport = await Libp2pTransport.create(
             key_path,
             host=options.host,
-            initial_peers=tuple(options.initial_peers),
+            initial_peers=peers,
             nat=NatOptions(dht_mode="client", serve_relay=False, port_map=False),
         )
     try:
-        directory = await HivemindDirectory.create(transport.p2p, options.initial_peers, clock, client_mode=True)
+        directory = await HivemindDirectory.create(transport.p2p, peers, clock, client_mode=True)
     except BaseException:
         await transport.close()
         raise
     return ClientParts(transport, directory, clock, files, tokenizer, reputation, identity)
+
+
+async def peers_to_join(given: Sequence[str], *, lan: bool | str, host: str = "0.0.0.0") -> tuple[str, ...]:
+    """``given``, and with ``lan`` those who are near: on the interface that has the address ``host``, or on any.
+
+    Raises ``PeerUnreachableError`` if that is nobody, ``NetworkError`` if the local network cannot be searched.
+    """
+    if not lan:
+        return tuple(given)
+    from swarm.transport.lan_mdns import MdnsNetwork
+
+    try:
+        network = await MdnsNetwork.open(host=host, swarm=lan if isinstance(lan, str) else "")
+        try:
+            return (*given, *await find_peers(network, SystemClock()))
+        finally:
+            await network.close()
+    except NetworkError:
+        if given:
+            return tuple(given)
+        raise
 
 
 def _client_options(options: ConnectOptions) -> ClientOptions:
@@ -147,9 +173,11 @@ def _calibration(files: ModelFiles, options: ConnectOptions) -> Calibration | No
 
 
 def _check(options: ConnectOptions) -> None:
-    if not options.initial_peers or isinstance(options.initial_peers, str):
+    if isinstance(options.lan, str):
+        check_swarm_name(options.lan)
+    if isinstance(options.initial_peers, str) or not (options.initial_peers or options.lan):
         given = "no initial peers given" if not options.initial_peers else "initial_peers is one string, not a list"
-        raise ConfigError(given, hint='pass addresses that servers printed, like ["/ip4/…/tcp/…/p2p/…"]')
+        raise ConfigError(given, hint='pass addresses that servers printed, like ["/ip4/…/tcp/…/p2p/…"], or lan=True')
     for name, known in CHOICES.items():
         if getattr(options, name) not in known:
             raise ConfigError(f"{name} is {getattr(options, name)!r}", hint=f"choose {' or '.join(known)}")

@@ -59,6 +59,7 @@ class HivemindDirectory:
         self._watching: asyncio.Task[NoReturn] | None = None
         self._calls: set[asyncio.Future[Any]] = set()
         self._closed = False
+        self._circle = circle
         self.keeper = Keeper(circle, clock, SystemRandom(), initial, seeks_lost=not node.protocol.client_mode)
         """Brings the node back after an outage, and tells of it."""
 
@@ -106,6 +107,20 @@ class HivemindDirectory:
     def dropped(self) -> int:
         """How many records of others were refused so far."""
         return sum(self._judge.dropped.values())
+
+    def known(self) -> frozenset[str]:
+        """The peers that this node would ask now."""
+        return self._circle.known()
+
+    async def meet(self, peer: str, addresses: Sequence[str]) -> str:
+        """Get to know ``peer``, which was heard of elsewhere, and through it the others; empty, or why it is not one.
+
+        If each knew a swarm of its own they are one from then on. The addresses are a stranger's: multiaddresses that
+        were parsed.
+        """
+        if not (why := await self._circle.meet(peer, addresses)):
+            await self._circle.settle()
+        return why
 
     async def publish(self, signed: bytes, record: AnyRecord) -> None:
         """See ``Directory.publish``."""
