@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -19,12 +20,13 @@ from swarm.gateway.coverage import CoverageWatch, layers_text
 from swarm.gateway.errors import SERVER, HttpError, bad_request, told, too_long
 from swarm.gateway.gate import Gate
 from swarm.gateway.keys import KeyRing
-from swarm.gateway.middleware import NOTE, crossing, header_setter, logged, shaped
+from swarm.gateway.middleware import shaped
 from swarm.gateway.options import GatewayOptions
 from swarm.gateway.replies import ChatReply, Heading, Json, Reply, TextReply, routes, verified
 from swarm.gateway.requests import Asked, read_chat, read_text
 from swarm.gateway.streaming import EventStream
 from swarm.gateway.tokens import TokenTexts
+from swarm.runtime.http import NOTE, Crossing, crossed, guarded, header_setter, logged
 
 PAGE = {
     "index.html": "text/html",
@@ -33,6 +35,11 @@ PAGE = {
     "icon.svg": "image/svg+xml",
 }
 """The chat page's files, by content type."""
+
+PROVENANCE = "x-swarm-route, x-swarm-exact, x-swarm-verification, retry-after"
+"""Headers that scripts of other origins may read."""
+
+access = logging.getLogger("swarm.gateway.access")
 
 Read = Callable[[bytes], Asked]
 ReplyKind = type[ChatReply] | type[TextReply]
@@ -58,9 +65,10 @@ class GatewayApp:
 
     def build(self) -> web.Application:
         """The application."""
-        middlewares = [logged, crossing(self._options.origins), shaped]
+        crossing = Crossing(origins=self._options.origins, methods="GET, POST", readable=PROVENANCE)
+        middlewares = [logged(access), crossed(crossing), shaped, guarded(self._options.hosts)]
         app = web.Application(middlewares=middlewares, client_max_size=self._options.max_body_bytes)
-        app.on_response_prepare.append(header_setter(self._options.origins))
+        app.on_response_prepare.append(header_setter(crossing))
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._one_model)

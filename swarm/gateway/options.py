@@ -23,8 +23,9 @@ class GatewayOptions:
     at once, ``queue`` requests wait for one of them to end, each up to ``queue_timeout_s``. ``new_tokens`` is the
     length of a chat's answer that asks for none. A body that takes longer than ``body_timeout_s`` to come, or a stream
     whose client takes longer than ``write_timeout_s`` to read a piece, is given up. ``beat_s`` is how long a stream is
-    silent before it says that it is alive. ``keys`` empty: everybody may ask. ``origins`` are the web origins whose
-    scripts may, ``*`` for all.
+    silent before it says that it is alive. ``keys`` empty: everybody may ask. ``hosts`` are the names under which it is
+    asked, beside IP addresses and localhost; ``*`` for any. ``origins`` are the web origins whose scripts may ask;
+    ``*`` for all.
     """
 
     model_names: Sequence[str]
@@ -37,5 +38,6 @@ class GatewayOptions:
     write_timeout_s: float = 30.0
     beat_s: float = 15.0
     keys: Sequence[str] = ()
+    hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
     page: bool = True

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarm.cli import gateway as command
-from swarm.cli.gateway import base_url, gateway_options
+from swarm.cli.gateway import gateway_options
 from swarm.core.errors import ConfigError
 
 PEER = "/ip4/192.0.2.1/tcp/31337/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
@@ -24,7 +24,7 @@ def test_the_defaults_are_for_this_machine_alone() -> None:
     options = parsed()
     assert (options.host, options.port) == ("127.0.0.1", 8000)
     checked = gateway_options(options, "")
-    assert (checked.keys, checked.origins, checked.page) == ((), (), True)
+    assert (checked.keys, checked.hosts, checked.origins, checked.page) == ((), ("127.0.0.1",), (), True)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def test_the_defaults_are_for_this_machine_alone() -> None:
         ("--max-tokens", "0"),
         ("--max-body-kb", "0"),
         ("--port", "65536"),
+        ("--allow-host", "http://gateway.example"),
         ("--cors-origin", "example.org"),
         ("--cors-origin", "https://example.org/"),
         ("--api-keys", "/no/such/file"),
@@ -62,17 +63,3 @@ def test_a_file_without_keys_lets_nobody_think_that_it_protects(tmp_path: Path) 
     path.write_text("# none yet\n")
     with pytest.raises(ConfigError, match="no API key"):
         gateway_options(parsed("--api-keys", str(path)), "")
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [
-        ("127.0.0.1", "http://127.0.0.1:8000"),
-        ("0.0.0.0", "http://127.0.0.1:8000"),
-        ("::", "http://[::1]:8000"),
-        ("2001:db8::1", "http://[2001:db8::1]:8000"),
-        ("gateway.example", "http://gateway.example:8000"),
-    ],
-)
-def test_the_url_to_try(host: str, url: str) -> None:
-    assert base_url(host, 8000) == url
