@@ -65,10 +65,11 @@ def _whole(old: ModelState | None, patch: ModelPatch) -> ModelState:
         return patch.model
     servers = _merged(old.servers, patch.model.servers, _peer)
     links = _merged(old.links, patch.model.links, _ends)
+    gone, links_gone = set(patch.gone), set(patch.links_gone)
     return replace(
         patch.model,
-        servers=[server for server in servers if server.peer not in patch.gone],
-        links=[link for link in links if _ends(link) not in patch.links_gone],
+        servers=[server for server in servers if server.peer not in gone],
+        links=[link for link in links if _ends(link) not in links_gone],
     )
 
 
