@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from swarm.cli.asking import summary
+from swarm.cli.config_file import FILE_VARIABLE
 from swarm.cli.generate import safe
+from swarm.cli.settings import PREFIX
 from swarm.client.blocking import SwarmModel
 from swarm.client.request import Options
 from swarm.core.errors import NetworkError
@@ -81,7 +84,9 @@ def _start(model: str, span: Span, folder: Path, initial_peers: list[str]) -> su
     join = ["--initial-peers", *initial_peers] if initial_peers else ["--new-swarm"]
     command = [sys.executable, "-m", "swarm.server", "--model", model, "--blocks", str(span), "--json", *join]
     command += ["--host", "127.0.0.1", "--threads", "1", "--identity", str(folder / f"{span.start}.key")]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    environ[FILE_VARIABLE] = os.devnull  # what a volunteer set for a server of his own is not for these
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
 
 
 def _await_ready(process: subprocess.Popen[str], span: Span) -> str:

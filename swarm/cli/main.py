@@ -8,11 +8,14 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from importlib import import_module
 
 from swarm import __version__
 from swarm.cli.early import listen
+from swarm.cli.parser import CommandParser, add_config_options, log_sources, show_config
+from swarm.cli.settings import key_of, settable
 from swarm.core.errors import CapacityError, MisuseError, NetworkError, PeerError, SwarmError
 from swarm.runtime.logs import LEVELS, printable, setup_logging
 
@@ -33,6 +36,19 @@ COMMANDS = {
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
 }
+
+EPILOG = """\
+who starts where:
+  a volunteer      python -m swarm doctor, then server: hold some layers, be READY for strangers
+  a developer      python -m swarm generate "Hello" --initial-peers ADDRESS, or gateway for OpenAI's clients
+  an onlooker      python -m swarm status --initial-peers ADDRESS, or health for a page that follows a swarm
+  who checks       python -m swarm verifier challenges servers; verify-proof and reputation show what was found
+  a first trial    python -m swarm demo: three servers on this machine, no network
+
+An ADDRESS is what a server or `bootstrap` prints: /ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...
+`COMMAND --help` explains each, with examples. Every option can also be set in a file or by a variable of the
+environment: docs/configuration.md, and `COMMAND --show-config` shows what counts.
+"""
 
 EXIT_CODES: tuple[tuple[type[SwarmError], int], ...] = (
     (MisuseError, 2),
@@ -63,17 +79,21 @@ def gateway(arguments: Sequence[str]) -> int:
 
 
 def _alone(name: str, arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m swarm.{name}")
+    parser = CommandParser(prog=f"python -m swarm.{name}")
     _install(name, parser)
     return _run(parser, arguments)
 
 
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     _mend_streams()
-    options = parser.parse_args(arguments)
+    try:
+        options = parser.parse_args(arguments)
+    except SwarmError as error:
+        return _fail(error, 0)
     try:
         listen()
         setup_logging(options.log_level, verbosity=options.verbose, json_lines=getattr(options, "json", False))
+        log_sources(options)
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except KeyboardInterrupt:
@@ -103,30 +123,63 @@ def _mend_streams() -> None:
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; only the chosen command's module is imported, so ``--help`` of one does not load the others."""
-    parser = argparse.ArgumentParser(
-        prog="python -m swarm",
+    chosen = next((word for word in arguments if not word.startswith("-")), "")
+    return _parser("python -m swarm", {chosen} & COMMANDS.keys())
+
+
+def full_parser(prog: str) -> argparse.ArgumentParser:
+    """The parser with every command's options."""
+    return _parser(prog, COMMANDS.keys())
+
+
+def _parser(prog: str, installed: Collection[str]) -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog=prog,
         description="Answer prompts on a language model that many machines hold together.",
-        epilog="`COMMAND --help` explains each, with examples. Volunteers start with `server`, everybody else with "
-        "`generate`; `status` shows a swarm, `route` and `plan` answer what-if questions without any network.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"swarm {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    chosen = next((word for word in arguments if not word.startswith("-")), "")
     for name, (_, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == chosen:
+        if name in installed:
             _install(name, command)
     return parser
 
 
-def _install(name: str, parser: argparse.ArgumentParser) -> None:
+def _install(name: str, parser: CommandParser) -> None:
     module = import_module(COMMANDS[name][0])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
-    parser.set_defaults(run=module.run)
-    common = parser.add_argument_group("messages")
+    parser.set_defaults(run=_runner(name, parser, module.run))
+    common = parser.add_argument_group("settings and messages")
+    add_config_options(common)
     common.add_argument("-v", "--verbose", action="count", default=0, help="debug messages and tracebacks; -vv: all")
     common.add_argument("--log-level", choices=LEVELS, default="warning", help="from which level on (default: warning)")
+    parser.command, parser.commands, parser.others = name, COMMANDS.keys(), _every_key
+
+
+def _runner(
+    name: str, parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]
+) -> Callable[[argparse.Namespace], int]:
+    def shown_or_run(options: argparse.Namespace) -> int:
+        if options.show_config:
+            print(show_config(parser, options, name))
+            return 0
+        return run(options)
+
+    return shown_or_run
+
+
+@cache
+def _every_key() -> frozenset[str]:
+    """The keys that any command has; imports them all."""
+    found: set[str] = set()
+    for name in COMMANDS:
+        _install(name, parser := CommandParser())
+        found |= {key_of(action) for action in settable(parser)}
+    return frozenset(found)
 
 
 def _fail(error: SwarmError, verbose: int) -> int:
