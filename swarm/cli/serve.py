@@ -28,7 +28,12 @@ from swarm.verification.calibration import Calibration
 
 DEFAULTS = ServerConfig()
 PLACING = PlacingConfig()
-RIVALS = (("initial_peers", "new_swarm"), ("lan", "new_swarm"), ("blocks", "num_blocks"), ("calibration", "no_receipts"))
+RIVALS = (
+    ("initial_peers", "new_swarm"),
+    ("lan", "new_swarm"),
+    ("blocks", "num_blocks"),
+    ("calibration", "no_receipts"),
+)
 """Options that exclude each other: typed, one of them overrides the other of a file or a variable."""
 EXAMPLES = """\
 examples:
