@@ -111,7 +111,7 @@ async def test_a_client_that_does_not_read_is_cut_off(swarm: Swarm, desk: Desk) 
     reader, writer = await asyncio.open_unix_connection(str(desk.path), limit=64)
     large = {"stream": True, "logprobs": True, "top_logprobs": 20, "max_tokens": 250}
     body = json.dumps(ENDLESS | large).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Length: {len(body)}"
     writer.write(head.encode() + b"\r\nContent-Type: application/json\r\n\r\n" + body)
     await writer.drain()
     await reader.readline()
