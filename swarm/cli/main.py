@@ -34,6 +34,7 @@ COMMANDS = {
     "reputation": ("swarm.cli.reputation", "whom this machine has audited, struck or ejected, and why"),
     "verify-proof": ("swarm.cli.verify_proof", "whether a file proves that a server cheated"),
     "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
+    "completion": ("swarm.cli.completion", "a script that completes commands and options in a shell"),
     "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
 }
 
