@@ -1,0 +1,43 @@
+// "Host this next": the layers that need help most, each with the command to copy.
+
+/** @import {Advice as Entry} from "./types.js" */
+
+import { element, hide, Keyed, one, write } from "./dom.js";
+import { copyButton } from "./copy.js";
+import { span } from "./units.js";
+
+const SHOWN = 3;
+
+class Piece {
+  constructor() {
+    this.layers = element("b");
+    this.reason = element("span");
+    this.command = element("code");
+    const block = element("pre", "", this.command);
+    block.tabIndex = 0;
+    this.button = copyButton(this.command, "the command");
+    this.root = element("li", "", element("p", "", this.layers, " ", this.reason), element("div", "command", block, this.button));
+    this.block = block;
+  }
+
+  /** @param {Entry} entry */
+  update(entry) {
+    write(this.layers, `Layers ${span(entry.start, entry.end)}`);
+    write(this.reason, entry.reason);
+    write(this.command, entry.command);
+    this.block.setAttribute("aria-label", `Command for layers ${span(entry.start, entry.end)}`);
+  }
+}
+
+export class Advice {
+  constructor() {
+    this._list = new Keyed(one("advice"), () => new Piece());
+  }
+
+  /** @param {{advice: Entry[]}} model */
+  show(model) {
+    const all = model.advice.slice(0, SHOWN);
+    this._list.show(all, (entry) => span(entry.start, entry.end));
+    hide(one("advice-none"), all.length > 0);
+  }
+}

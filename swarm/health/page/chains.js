@@ -1,0 +1,127 @@
+// Live chains as waterfalls: where the time between two tokens goes.
+
+/** @import {Chain, Model, Stage} from "./types.js" */
+
+import { age, since } from "./ages.js";
+import { attribute, element, hide, Keyed, kind, one, write } from "./dom.js";
+import { duration, milliseconds, plural, rate, span } from "./units.js";
+
+const SHOWN = 8;
+const PARTS = /** @type {const} */ (["wait", "compute", "send"]);
+const LEGEND = [
+  ["wait", "waits in the queue"],
+  ["compute", "computes"],
+  ["send", "sends to the next"],
+  ["elsewhere", "network and client: what is left"],
+];
+
+/** @typedef {{stage: Stage, name: string, before_s: number, whole_s: number}} Step */
+
+class StageView {
+  constructor() {
+    this.name = element("bdi");
+    this.span = element("span", "short");
+    this.bars = PARTS.map((part) => element("span", `part ${part}`));
+    this.track = element("div", "track", ...this.bars);
+    this.track.setAttribute("aria-hidden", "true");
+    this.text = element("span", "times");
+    this.age = age("ago");
+    this.root = element("li", "stage", element("span", "who", this.name, " ", this.span), this.track, element("span", "told", this.text, " · ", this.age));
+  }
+
+  /** @param {Step} step */
+  update({ stage, name, before_s, whole_s }) {
+    write(this.name, name);
+    write(this.span, span(stage.start, stage.end));
+    const times = [stage.wait_s, stage.compute_s, stage.send_s];
+    let at_s = before_s;
+    times.forEach((time_s, i) => {
+      place(this.bars[i], at_s, time_s ?? 0, whole_s);
+      at_s += time_s ?? 0;
+    });
+    const known = PARTS.map((part, i) => `${part} ${milliseconds(times[i]) ?? "–"}`);
+    write(this.text, times.every((time_s) => time_s === null) ? "no decode step in the last 60 s" : known.join(" · "));
+    since(this.age, stage.figures_at);
+  }
+}
+
+/** @param {HTMLElement} bar @param {number} at_s @param {number} long_s @param {number} whole_s */
+function place(bar, at_s, long_s, whole_s) {
+  const share = (/** @type {number} */ x) => `${((100 * x) / whole_s).toFixed(2)}%`;
+  bar.style.left = whole_s ? share(at_s) : "0";
+  bar.style.width = whole_s ? share(long_s) : "0";
+}
+
+class ChainView {
+  constructor() {
+    this.title = element("h4");
+    this.note = element("p", "note");
+    this.list = element("ol");
+    this.stages = new Keyed(this.list, () => new StageView());
+    this.rest = element("span", "part elsewhere");
+    this.track = element("div", "track", this.rest);
+    this.track.setAttribute("aria-hidden", "true");
+    this.elsewhere = element("span", "told");
+    this.last = element("p", "stage", element("span", "who", "network and client"), this.track, this.elsewhere);
+    this.root = element("article", "chain", this.title, this.note, this.list, this.last);
+  }
+
+  /** @param {{chain: Chain, names: Map<string, string>}} data */
+  update({ chain, names }) {
+    const spent_s = chain.stages.map((stage) => (stage.wait_s ?? 0) + (stage.compute_s ?? 0) + (stage.send_s ?? 0));
+    const sum_s = spent_s.reduce((sum, time_s) => sum + time_s, 0);
+    const whole_s = Math.max(chain.period_s ?? 0, sum_s + (chain.elsewhere_s ?? 0));
+    const each = chain.period_s === null ? "time per token unknown" : `${milliseconds(chain.period_s)} a token`;
+    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "no token yet"}, ${each}`);
+    const parts = `open for ${duration(chain.open_s)}, ${plural(chain.stages.length, "stage")}`;
+    write(this.note, chain.complete ? parts : `${parts}; not all of its stages are known here`);
+    kind(this.root, chain.complete ? "chain" : "chain partial");
+    let before_s = 0;
+    const steps = chain.stages.map((stage, i) => {
+      const step = { stage, name: names.get(stage.peer) ?? stage.peer.slice(-8), before_s, whole_s };
+      before_s += spent_s[i];
+      return step;
+    });
+    this.stages.show(steps, ({ stage }) => `${stage.stage} ${stage.peer}`);
+    place(this.rest, before_s, chain.elsewhere_s ?? 0, whole_s);
+    write(this.elsewhere, chain.elsewhere_s === null ? "unknown" : (milliseconds(chain.elsewhere_s) ?? ""));
+  }
+}
+
+export class Chains {
+  constructor() {
+    this._none = element("p", "note", "No chain is live: nobody generates right now, or the servers that work do not tell.");
+    this._legend = element("ul", "legend");
+    for (const [part, text] of LEGEND) {
+      const sample = element("span", `part ${part}`);
+      sample.setAttribute("aria-hidden", "true");
+      this._legend.append(element("li", "", sample, text));
+    }
+    this._place = element("div", "chains");
+    this._more = element("button", "small");
+    this._more.type = "button";
+    this._all = false;
+    this._more.addEventListener("click", () => {
+      this._all = !this._all;
+      if (this._model) this.show(this._model);
+    });
+    this._list = new Keyed(this._place, () => new ChainView());
+    one("chains").append(this._none, this._legend, this._place, this._more);
+  }
+
+  /** @param {Model} model */
+  show(model) {
+    this._model = model;
+    const names = new Map(model.servers.map((server) => [server.peer, server.name || server.short]));
+    const shown = this._all ? model.chains : model.chains.slice(0, SHOWN);
+    this._list.show(
+      shown.map((chain) => ({ chain, names })),
+      ({ chain }) => chain.label,
+    );
+    hide(this._none, model.chains.length > 0);
+    hide(this._legend, !model.chains.length);
+    hide(this._more, model.chains.length <= SHOWN);
+    write(this._more, this._all ? `Only ${SHOWN} chains` : `All ${model.chains.length} chains`);
+    attribute(this._more, "aria-expanded", String(this._all));
+  }
+}

@@ -1,0 +1,95 @@
+// The coverage strip: a cell per layer with the number of servers that serve it; holes cannot be overlooked.
+
+/** @import {Model, Stretch} from "./types.js" */
+
+import { attribute, element, kind, one, table, title, write } from "./dom.js";
+import { layers, plural, span } from "./units.js";
+
+const DEEPEST = 4;
+const LEGEND = [
+  ["hole", "0", "nobody"],
+  ["claimed", "0", "only silent servers claim it"],
+  ["deep1", "1", "one server: its loss makes a hole"],
+  ["deep2", "2", "two"],
+  ["deep3", "3", "three"],
+  ["deep4", "4", "four or more"],
+];
+
+/** @param {Stretch} stretch */
+function cellKind(stretch) {
+  if (stretch.replicas) return `deep${Math.min(stretch.replicas, DEEPEST)}`;
+  return stretch.silent ? "claimed" : "hole";
+}
+
+/** @param {Stretch} stretch @returns {string} */
+function words(stretch) {
+  const served = stretch.replicas ? plural(stretch.replicas, "server") : "nobody serves it";
+  return stretch.silent ? `${served}, ${plural(stretch.silent, "silent server claims", "silent servers claim")} it` : served;
+}
+
+/** @param {Stretch} stretch @param {boolean} hole */
+function holeText(stretch, hole) {
+  return `${span(stretch.start, stretch.end)}${hole && stretch.silent ? " (claimed by silent servers)" : ""}`;
+}
+
+export class Coverage {
+  constructor() {
+    /** @type {{root: HTMLElement, number: HTMLElement}[]} */
+    this._cells = [];
+    this._shown = "";
+    for (const [cell, number, text] of LEGEND) {
+      const sample = element("span", `cell ${cell}`, number);
+      sample.setAttribute("aria-hidden", "true");
+      one("strip-legend").append(element("li", "", sample, text));
+    }
+  }
+
+  /** @param {Model} model */
+  show(model) {
+    const now = JSON.stringify([model.model, model.layers, model.coverage]);
+    if (now === this._shown) return;
+    this._shown = now;
+    this._fit(model.layers);
+    for (const stretch of model.coverage) {
+      for (let layer = stretch.start; layer < Math.min(stretch.end, model.layers); layer++) {
+        const cell = this._cells[layer];
+        kind(cell.root, `cell ${cellKind(stretch)}`);
+        write(cell.number, stretch.replicas > 99 ? "99+" : String(stretch.replicas));
+        title(cell.root, `layer ${layer}: ${words(stretch)}`);
+      }
+    }
+    this._tell(model);
+  }
+
+  /** @param {number} wanted */
+  _fit(wanted) {
+    while (this._cells.length > wanted) this._cells.pop()?.root.remove();
+    while (this._cells.length < wanted) {
+      const number = element("b");
+      const root = element("span", "cell hole", number, element("small", "", String(this._cells.length)));
+      this._cells.push({ root, number });
+      one("strip").append(root);
+    }
+  }
+
+  /** @param {Model} model */
+  _tell(model) {
+    const holes = model.coverage.filter((stretch) => !stretch.replicas);
+    const text = one("coverage-text");
+    if (holes.length) {
+      write(text, `Missing: layers ${holes.map((hole) => holeText(hole, true)).join(", ")}.`);
+    } else {
+      const least = Math.min(...model.coverage.map((stretch) => stretch.replicas));
+      const thin = model.coverage.filter((stretch) => stretch.replicas === least).map((stretch) => holeText(stretch, false));
+      write(text, `Every layer is served; the fewest is ${plural(least, "server")}, at ${thin.join(", ")}.`);
+    }
+    kind(text, holes.length ? "bad" : "");
+    attribute(one("strip"), "aria-label", `${model.layers} layers, one cell each. ${text.textContent}`);
+    const rows = model.coverage.map((stretch) => [
+      layers(stretch.start, stretch.end),
+      String(stretch.replicas),
+      String(stretch.silent),
+    ]);
+    one("coverage-table").replaceChildren(table("Coverage", ["Layers", "Servers", "Silent servers"], rows));
+  }
+}

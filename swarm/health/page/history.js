@@ -1,0 +1,192 @@
+// The last 24 hours as plots, each with its figures in words.
+
+/** @import {History as Columns, Model} from "./types.js" */
+
+import uPlot from "./uplot.js";
+import { element, one, table, write } from "./dom.js";
+import { count, duration, percent, rate, seconds } from "./units.js";
+
+const HOURS = [1, 6, 24];
+const AGAIN_S = 30;
+const HEIGHT_PX = 150;
+
+/**
+ * @typedef {object} Plot
+ * @property {string} title
+ * @property {(keyof Columns)[]} columns
+ * @property {string[]} names of the series
+ * @property {(x: number|null|undefined) => string|null} text with its unit
+ * @property {boolean} [share] from 0 to 1
+ */
+/** @type {Plot[]} */
+const PLOTS = [
+  { title: "Tokens per second", columns: ["tokens_per_s"], names: ["served"], text: rate },
+  { title: "Layers covered", columns: ["covered_share"], names: ["covered"], text: percent, share: true },
+  { title: "Servers", columns: ["servers"], names: ["serving"], text: count },
+  { title: "Time of a step", columns: ["step_p50_s", "step_p99_s"], names: ["median", "p99"], text: seconds },
+];
+
+/** @param {string} name */
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** @param {Plot} plot @param {number} width @param {(at: number|null|undefined) => void} pointed */
+function options(plot, width, pointed) {
+  const axis = { stroke: () => colour("--quiet"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+  const strokes = ["--line-a", "--line-b"];
+  return {
+    width,
+    height: HEIGHT_PX,
+    legend: { show: false },
+    cursor: { sync: { key: "history" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
+    scales: { y: { range: (/** @type {uPlot} */ _, /** @type {number|null} */ low, /** @type {number|null} */ high) => [0, plot.share ? 1 : Math.max((high ?? 0) * 1.1, 1e-3)] } },
+    axes: [{ ...axis, space: 60 }, { ...axis, size: 58, space: 34, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? "") }],
+    series: [{}, ...plot.columns.map((_, i) => ({ stroke: () => colour(strokes[i]), width: 1.5, points: { show: false }, spanGaps: false }))],
+    hooks: { setCursor: [(/** @type {uPlot} */ it) => pointed(it.cursor.idx)] },
+  };
+}
+
+class Figure {
+  /** @param {Plot} plot */
+  constructor(plot) {
+    this._plot = plot;
+    this._now = element("span", "note");
+    this._place = element("div", "plot");
+    this._place.setAttribute("aria-hidden", "true");
+    const names = plot.names.length > 1 ? plot.names.map((name, i) => element("span", `key series${i}`, name)) : [];
+    this.root = element("figure", "", element("figcaption", "", element("b", "", plot.title), " ", ...names, this._now), this._place);
+    /** @type {uPlot|null} */
+    this._chart = null;
+    /** @type {Columns|null} */
+    this._data = null;
+  }
+
+  /** @param {Columns} data */
+  update(data) {
+    this._data = data;
+    const series = [data.at, ...this._plot.columns.map((column) => /** @type {(number|null)[]} */ (data[column]))];
+    if (this._chart) this._chart.setData(series);
+    else if (this._place.clientWidth) this._chart = new uPlot(options(this._plot, this._place.clientWidth, (i) => this._tell(i)), series, this._place);
+    this._tell(null);
+  }
+
+  /** @param {number} width */
+  fit(width) {
+    if (this._chart && this._chart.width !== width) this._chart.setSize({ width, height: HEIGHT_PX });
+  }
+
+  get drawn() {
+    return this._chart !== null;
+  }
+
+  redraw() {
+    this._chart?.redraw(false, true);
+  }
+
+  /** @param {number|null|undefined} i the row pointed at; otherwise the newest */
+  _tell(i) {
+    const data = this._data;
+    if (!data || !data.at.length) return write(this._now, "no figures yet");
+    const at = i ?? data.at.length - 1;
+    const columns = this._plot.columns.map((column) => /** @type {(number|null)[]} */ (data[column]));
+    const texts = columns.map((column) => this._plot.text(column[at]) ?? "–");
+    const when = i === null || i === undefined ? "latest" : new Date(data.at[at] * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    const known = columns[0].filter((x) => x !== null);
+    const range = known.length ? `, ${this._plot.text(Math.min(...known))} to ${this._plot.text(Math.max(...known))}` : "";
+    write(this._now, `${when} ${texts.join(" / ")}${when === "latest" ? range : ""}`);
+  }
+}
+
+export class History {
+  constructor() {
+    this._figures = PLOTS.map((plot) => new Figure(plot));
+    this._hours = 24;
+    this._model = "";
+    this._asked_ms = -Infinity;
+    this._note = element("p", "note");
+    this._table = element("div");
+    const grid = element("div", "figures", ...this._figures.map((figure) => figure.root));
+    const details = element("details", "", element("summary", "", "History as a table"), this._table);
+    details.addEventListener("toggle", () => this._fillTable(details.open));
+    this._details = details;
+    one("history").append(this._buttons(), this._note, grid, details);
+    new ResizeObserver(() => this._fit()).observe(grid);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this._figures.forEach((figure) => figure.redraw()));
+  }
+
+  /** @param {Model} model */
+  show(model) {
+    const again_ms = 1000 * AGAIN_S;
+    if (model.model === this._model && performance.now() - this._asked_ms < again_ms) return;
+    this._model = model.model;
+    void this._load();
+  }
+
+  _buttons() {
+    const group = element("div", "tools");
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", "How far back");
+    for (const hours of HOURS) {
+      const button = element("button", "small", `${hours} h`);
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(hours === this._hours));
+      button.addEventListener("click", () => {
+        this._hours = hours;
+        for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
+        void this._load();
+      });
+      group.append(button);
+    }
+    return group;
+  }
+
+  async _load() {
+    this._asked_ms = performance.now();
+    const query = new URLSearchParams({ model: this._model, hours: String(this._hours) });
+    const asked = query.toString();
+    this._asked = asked;
+    try {
+      const response = await fetch(`api/v1/history?${query}`);
+      if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      const data = await response.json();
+      if (asked === this._asked) this._show(data);
+    } catch (error) {
+      write(this._note, `The history cannot be had: ${/** @type {Error} */ (error).message}.`);
+    }
+  }
+
+  /** @param {Columns} data */
+  _show(data) {
+    this._data = data;
+    const first = data.at[0];
+    const last = data.at[data.at.length - 1];
+    write(this._note, data.at.length ? `${duration(last - first)} are kept, a value every ${duration(data.step_s)}; a gap is time without figures.` : "No history yet: the first figures come within a minute.");
+    for (const figure of this._figures) figure.update(data);
+    this._fillTable(this._details.open);
+  }
+
+  _fit() {
+    for (const figure of this._figures) {
+      const width = figure.root.clientWidth;
+      if (width) figure.fit(width);
+    }
+    if (this._data && !this._drawn()) this._show(this._data);
+  }
+
+  _drawn() {
+    return this._figures.every((figure) => figure.drawn);
+  }
+
+  /** @param {boolean} open */
+  _fillTable(open) {
+    const data = this._data;
+    if (!open || !data) return;
+    const every = Math.max(1, Math.ceil(data.at.length / 48));
+    const rows = [];
+    for (let i = data.at.length - 1; i >= 0; i -= every) {
+      const cells = PLOTS.flatMap((plot) => plot.columns.map((column) => plot.text(/** @type {(number|null)[]} */ (data[column])[i]) ?? "–"));
+      rows.push([new Date(data.at[i] * 1000).toLocaleString("en-GB", { weekday: "short", hour: "2-digit", minute: "2-digit" }), ...cells]);
+    }
+    const heads = ["Time", ...PLOTS.flatMap((plot) => plot.names.map((name) => (plot.names.length > 1 ? `${plot.title}, ${name}` : plot.title)))];
+    this._table.replaceChildren(table("History", heads, rows));
+  }
+}

@@ -1,0 +1,146 @@
+// The links between servers: a matrix of round trips for a few, the slowest as a list for many.
+
+/** @import {Link, Model, Server} from "./types.js" */
+
+import { element, one } from "./dom.js";
+import { count, megabits, milliseconds, seconds } from "./units.js";
+import { ends } from "./store.js";
+
+const MATRIX_MOST = 12;
+const LISTED = 30;
+/** Upper bounds of the classes of round trips, in seconds. */
+const CLASSES_S = [0.005, 0.02, 0.06, 0.15];
+
+/** @param {number} rtt_s */
+function speed(rtt_s) {
+  const found = CLASSES_S.findIndex((bound_s) => rtt_s <= bound_s);
+  return `rtt${found < 0 ? CLASSES_S.length : found}`;
+}
+
+/** @param {Server} server */
+const named = (server) => element("bdi", "", server.name || server.short);
+
+/** @param {Link} link @returns {string} */
+function rttText(link) {
+  return `${link.estimated ? "≈ " : ""}${milliseconds(link.rtt_s)}`;
+}
+
+export class Links {
+  constructor() {
+    /** @type {Link[]|null} */
+    this._links = null;
+    this._servers = "";
+    this._all = false;
+  }
+
+  /** @param {Model} model */
+  show(model) {
+    const servers = model.servers.map((server) => `${server.peer} ${server.name}`).join("\n");
+    if (model.links === this._links && servers === this._servers) return;
+    this._links = model.links;
+    this._servers = servers;
+    this._model = model;
+    this._draw();
+  }
+
+  _draw() {
+    const model = /** @type {Model} */ (this._model);
+    const place = one("links");
+    if (!model.links.length) {
+      place.replaceChildren(element("p", "note", "No link is known yet: servers tell of those that they measured."));
+      return;
+    }
+    const known = new Set(model.links.flatMap((link) => [link.source, link.target]));
+    const servers = model.servers.filter((server) => known.has(server.peer));
+    servers.sort((a, b) => a.start - b.start || a.end - b.end || (a.peer < b.peer ? -1 : 1));
+    const note = "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
+    if (servers.length <= MATRIX_MOST) place.replaceChildren(element("p", "note", note), framed(matrix(servers, model.links)));
+    else place.replaceChildren(...this._list(model));
+  }
+
+  /** @param {Model} model */
+  _list(model) {
+    const slow = [...model.links].sort((a, b) => b.rtt_s - a.rtt_s);
+    const shown = this._all ? slow : slow.slice(0, LISTED);
+    const names = new Map(model.servers.map((server) => [server.peer, server]));
+    const more = element("button", "small", this._all ? `Only the ${LISTED} slowest` : `All ${count(slow.length)} links`);
+    more.type = "button";
+    more.addEventListener("click", () => {
+      this._all = !this._all;
+      this._draw();
+    });
+    const text = this._all ? `All ${count(slow.length)} links, the slowest first.` : `The ${shown.length} slowest of ${count(slow.length)} links.`;
+    const tools = slow.length > LISTED ? [more] : [];
+    return [element("p", "note", text, " ", ...tools), framed(list(shown, names))];
+  }
+}
+
+/** @param {HTMLElement} content */
+function framed(content) {
+  const frame = element("div", "scroller", content);
+  frame.tabIndex = 0;
+  frame.setAttribute("role", "region");
+  frame.setAttribute("aria-labelledby", "links-title");
+  return frame;
+}
+
+/** @param {HTMLTableCellElement} cell @param {"row"|"col"} scope */
+function scoped(cell, scope) {
+  cell.scope = scope;
+  return cell;
+}
+
+/** @param {Server[]} servers @param {Link[]} links */
+function matrix(servers, links) {
+  const by = new Map(links.map((link) => [ends(link), link]));
+  const head = element("tr", "", scoped(element("th", "corner", "from ↓ to →"), "col"));
+  for (const server of servers) head.append(scoped(element("th", "", named(server)), "col"));
+  const body = element("tbody");
+  for (const source of servers) {
+    const row = element("tr", "", scoped(element("th", "", named(source)), "row"));
+    for (const target of servers) row.append(matrixCell(source, target, by.get(`${source.peer} ${target.peer}`)));
+    body.append(row);
+  }
+  return element("table", "matrix", element("caption", "unseen", "Round trips between servers"), element("thead", "", head), body);
+}
+
+/** @param {Server} source @param {Server} target @param {Link|undefined} link */
+function matrixCell(source, target, link) {
+  if (source === target) {
+    const self = element("td", "self", "·");
+    self.title = "the server itself";
+    return self;
+  }
+  if (!link) {
+    const unknown = element("td", "unknown", "–");
+    unknown.title = "not measured";
+    return unknown;
+  }
+  const cell = element("td", `${speed(link.rtt_s)}${link.estimated ? " estimated" : ""}`, element("b", "", rttText(link)));
+  if (link.goodput_mbps !== null) cell.append(element("small", "", megabits(link.goodput_mbps) ?? ""));
+  if (link.noop_age_s !== null) cell.append(element("small", "", `no-op ${seconds(link.noop_age_s)}`));
+  return cell;
+}
+
+/** @param {Link[]} links @param {Map<string, Server>} servers */
+function list(links, servers) {
+  const head = element("tr");
+  for (const text of ["From", "To", "Round trip", "Goodput", "No-op age"]) head.append(scoped(element("th", "", text), "col"));
+  const body = element("tbody");
+  for (const link of links) {
+    const names = [link.source, link.target].map((peer) => {
+      const server = servers.get(peer);
+      return element("td", "", server ? named(server) : peer.slice(-8));
+    });
+    const rtt = element("td", `number ${speed(link.rtt_s)}`, rttText(link));
+    body.append(element("tr", "", ...names, rtt, measured(megabits(link.goodput_mbps)), measured(seconds(link.noop_age_s))));
+  }
+  return element("table", "plain links", element("caption", "unseen", "Links between servers"), element("thead", "", head), body);
+}
+
+/** @param {string|null} text */
+function measured(text) {
+  const cell = element("td", text === null ? "number unknown" : "number", text ?? "–");
+  if (text === null) cell.title = "not measured: the link is not in use";
+  return cell;
+}

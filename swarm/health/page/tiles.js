@@ -1,0 +1,107 @@
+// A model's main figures.
+
+/** @import {Model} from "./types.js" */
+
+import { element, kind, one, value, write } from "./dom.js";
+import { count, percent, rate, seconds } from "./units.js";
+
+/** Moves of one server an hour above which a swarm is restless. */
+const RESTLESS = 1;
+
+/**
+ * @typedef {object} Figure
+ * @property {string} text
+ * @property {string|null} value
+ * @property {string} [note]
+ * @property {string} why there may be no value
+ * @property {string} [mark] "warn": a sign of trouble
+ */
+
+/** @param {Model} model @returns {Figure[]} */
+function figures(model) {
+  const serving = model.servers.filter((server) => server.condition === "serving").length;
+  const missing = model.missing.reduce((sum, [start, end]) => sum + end - start, 0);
+  const restless = model.rebalances_per_hour > RESTLESS * Math.max(serving, 1);
+  return [
+    {
+      text: "A new session would get",
+      value: rate(model.tokens_per_s),
+      note: "predicted",
+      why: "there is no route through all layers",
+    },
+    {
+      text: "All sessions get",
+      value: rate(model.served_tokens_per_s),
+      note: "by the tails' own word",
+      why: "no server that samples tokens told of it",
+    },
+    {
+      text: "Sessions",
+      value: count(model.sessions),
+      note: model.knee_sessions === null ? "knee unknown" : `the knee is at ${count(model.knee_sessions)}`,
+      why: "",
+    },
+    { text: "Full", value: percent(model.fullness), note: "sessions by the knee", why: "the knee is not known" },
+    {
+      text: "Layers served",
+      value: `${model.layers - missing} of ${model.layers}`,
+      note: missing ? `${missing} missing` : "none missing",
+      why: "",
+      mark: missing ? "warn" : "",
+    },
+    {
+      text: "Servers",
+      value: `${serving} serving`,
+      note: `of ${count(model.servers.length)} known`,
+      why: "",
+    },
+    {
+      text: "Time per token",
+      value: seconds(model.step_p50_s),
+      note: model.step_p99_s === null ? "median" : `median; p99 ${seconds(model.step_p99_s)}`,
+      why: "no server told of a decode step lately",
+    },
+    {
+      text: "Rebalances",
+      value: `${Number(model.rebalances_per_hour.toFixed(1))} an hour`,
+      note: restless ? "⚠ servers keep moving" : "servers that moved",
+      why: "",
+      mark: restless ? "warn" : "",
+    },
+  ];
+}
+
+class Tile {
+  constructor() {
+    this.text = element("dt");
+    this.value = element("dd", "value");
+    this.note = element("dd", "note");
+    this.root = element("div", "tile", this.text, this.value, this.note);
+  }
+
+  /** @param {Figure} figure */
+  update(figure) {
+    write(this.text, figure.text);
+    value(this.value, figure.value, figure.why);
+    write(this.note, figure.value === null ? figure.why : (figure.note ?? ""));
+    kind(this.root, figure.mark ? `tile ${figure.mark}` : "tile");
+  }
+}
+
+export class Tiles {
+  constructor() {
+    /** @type {Tile[]} */
+    this._tiles = [];
+  }
+
+  /** @param {Model} model */
+  show(model) {
+    const all = figures(model);
+    while (this._tiles.length < all.length) {
+      const tile = new Tile();
+      this._tiles.push(tile);
+      one("tiles").append(tile.root);
+    }
+    all.forEach((figure, i) => this._tiles[i].update(figure));
+  }
+}
