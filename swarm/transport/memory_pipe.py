@@ -99,13 +99,15 @@ class Pipe:
         self._flight: deque[tuple[float, bytes | None]] = deque()  # (arrival, bytes or the end)
         self._flight_bytes = 0
         self._last_arrival_s = 0.0
+        self._wanted_bytes = 0
         self._changed = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self.ended = False
 
     @property
     def _full(self) -> bool:
-        return self._flight_bytes + len(self._buffer) > self._capacity
+        """A reader that asks for more at once than a pipe holds gets it, as over a socket."""
+        return self._flight_bytes + len(self._buffer) > max(self._capacity, self._wanted_bytes)
 
     async def send(self, data: bytes) -> bool:
         """Put ``data`` on its way and wait while too much is unread. False if nobody will ever read it."""
@@ -132,10 +134,15 @@ class Pipe:
 
     async def receive(self, count: int) -> bytes | None:
         """The next ``count`` bytes, or None if the pipe ends first. Cancelled, it takes nothing."""
-        while len(self._buffer) < count:
-            if self.ended:
-                return None
-            await self._change()
+        self._wanted_bytes = count
+        try:
+            while len(self._buffer) < count:
+                if self.ended:
+                    return None
+                self._notify()
+                await self._change()
+        finally:
+            self._wanted_bytes = 0
         data = bytes(self._buffer[:count])
         del self._buffer[:count]
         self._notify()

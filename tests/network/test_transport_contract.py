@@ -12,6 +12,7 @@ from swarm.core.errors import MisuseError, PeerLostError, PeerUnreachableError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.runtime.clock import SystemClock
+from swarm.transport.capped import CappedTransport, UplinkCap
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.memory import MemoryNetwork
 from swarm.transport.protocol import Stream, Transport
@@ -21,7 +22,7 @@ Make = Callable[[], Awaitable[Transport]]
 PATIENCE_S = 20.0
 
 
-@pytest.fixture(params=["memory", "libp2p"])
+@pytest.fixture(params=["memory", "capped", "libp2p"])
 async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     network = MemoryNetwork(SystemClock())
     made: list[Transport] = []
@@ -29,6 +30,9 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     async def create() -> Transport:
         if request.param == "memory":
             made.append(network.transport(Identity(os.urandom(32))))
+        elif request.param == "capped":
+            node = network.transport(Identity(os.urandom(32)))
+            made.append(CappedTransport(node, UplinkCap(200.0, SystemClock())))
         else:
             made.append(await Libp2pTransport.create(None))
         return made[-1]
