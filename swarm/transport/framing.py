@@ -75,7 +75,7 @@ class FrameStream:
             if self._machine.closed_by_peer:
                 raise PeerLostError(f"peer {self.peer[-8:]} has closed the session", peer=self.peer)
             self._machine.sent(message)
-            with self._uplink.sending(payload_bytes) if self._uplink is not None else nullcontext():
+            with self._uplink.sending(len(head) + payload_bytes) if self._uplink is not None else nullcontext():
                 await self._stream.write(head, *parts)
 
     async def receive(self) -> Frame:

@@ -61,6 +61,7 @@ class _Pair:
     task: asyncio.Task[None] | None = None
     sent: int = 0
     heard: int = 0
+    heard_s: float | None = None
     sent_s: dict[int, float] = field(default_factory=dict)
     rtt_s: float | None = None
     idle_s: float = 0.0
@@ -104,6 +105,17 @@ class PulseKeeper:
         """Smoothed round trip to a peer with a beat, in seconds; None before the first answer."""
         pair = self._pairs.get(peer)
         return None if pair is None else pair.rtt_s
+
+    def beats(self, peer: PeerId) -> bool:
+        """True while a beat goes to ``peer``, or is tried."""
+        return peer in self._pairs
+
+    def answer_age_s(self, peer: PeerId) -> float | None:
+        """How long ago a peer with a beat answered last, in seconds; None before the first answer."""
+        pair = self._pairs.get(peer)
+        if pair is None or pair.heard_s is None:
+            return None
+        return self._clock.monotonic_s() - pair.heard_s
 
     async def close(self) -> None:
         """End every beat. Idempotent."""
@@ -154,7 +166,8 @@ class PulseKeeper:
             if began_s is None:
                 continue  # an answer to nothing we sent says nothing
             pair.heard = max(pair.heard, number)
-            rtt_s = self._clock.monotonic_s() - began_s
+            pair.heard_s = self._clock.monotonic_s()
+            rtt_s = pair.heard_s - began_s
             pair.rtt_s = rtt_s if pair.rtt_s is None else pair.rtt_s + RTT_WEIGHT * (rtt_s - pair.rtt_s)
 
     async def _pause(self, pair: _Pair, seconds: float) -> None:

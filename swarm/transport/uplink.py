@@ -29,10 +29,16 @@ DECLINE = 0.1
 
 
 class UplinkMeter:
-    """One for all streams of a node. ``mbps`` is None until a burst was measured, in Mbit/s from then on."""
+    """One for all streams of a node. ``mbps`` is None until a burst was measured, in Mbit/s from then on.
 
-    def __init__(self, clock: Clock) -> None:
+    ``sent_bytes`` counts all that was written, whether or not it measured anything. ``whole`` measures too what this
+    one does; see ``part``.
+    """
+
+    def __init__(self, clock: Clock, whole: UplinkMeter | None = None) -> None:
+        self.sent_bytes = 0
         self._clock = clock
+        self._whole = whole
         self._writers = 0
         self._buffers = 0
         self._bytes = 0
@@ -40,6 +46,10 @@ class UplinkMeter:
         self._busy_s = float("-inf")
         self._counts = False
         self.mbps: float | None = None
+
+    def part(self) -> UplinkMeter:
+        """A meter of some of the node's streams, those to one peer: what else is sent meanwhile makes it read less."""
+        return UplinkMeter(self._clock, self)
 
     @contextmanager
     def sending(self, byte_count: int) -> Iterator[None]:
@@ -53,6 +63,8 @@ class UplinkMeter:
             self._end(sent_bytes)
 
     def _begin(self, byte_count: int) -> None:
+        if self._whole is not None:
+            self._whole._begin(byte_count)
         if self._writers == 0:
             self._began_s, self._bytes, self._buffers = self._clock.monotonic_s(), 0, 0
             self._counts = self._began_s - self._busy_s >= QUIET_S
@@ -60,6 +72,9 @@ class UplinkMeter:
         self._buffers += byte_count >= SMALL_BYTES
 
     def _end(self, sent_bytes: int) -> None:
+        if self._whole is not None:
+            self._whole._end(sent_bytes)
+        self.sent_bytes += sent_bytes
         self._writers -= 1
         self._bytes += sent_bytes
         now_s = self._clock.monotonic_s()
