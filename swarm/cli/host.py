@@ -175,6 +175,7 @@ class Host:
             replay_mb=self.options.replay_mb,
             receipts=not self.options.no_receipts,
             audit_hold_s=self.options.audit_hold,
+            stats=not self.options.no_stats,
             region=self.options.region,
             public_name=self.options.public_name,
         )

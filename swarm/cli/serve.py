@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_moving(parser)
     _add_computing(parser)
     _add_signing(parser)
+    _add_telling(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
 
 
@@ -121,6 +122,15 @@ def _add_signing(parser: argparse.ArgumentParser) -> None:
     signing.add_argument("--audit-hold", type=float, default=DEFAULTS.audit_hold_s, metavar="S",
                          help="keep the rows of closed sessions so long, in what running ones leave of --replay-mb "
                          "(default: 600 s); clients cannot audit later")  # fmt: skip
+
+
+def _add_telling(parser: argparse.ArgumentParser) -> None:
+    telling = parser.add_argument_group("what it tells of itself")
+    telling.add_argument("--no-stats", action="store_true", help="refuse the question how this server is. Otherwise "
+                         "anybody who asks (the health page does) hears, at most once a second: counts of sessions, "
+                         "rows and bytes, how long forwards and steps took, round trips to next servers, and for each "
+                         "running chain, under a label that leads back to nobody, where its time goes. Never who its "
+                         "client is, nor any text")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from swarm.core.errors import SwarmError
 from swarm.engine.executor import SpanEngine
 from swarm.scheduling.fair_queue import WEIGHTS, Bounds, FairQueue, Waiting, forward_s, shared_rows
 from swarm.server.companions import Companions
+from swarm.server.figures import Figures
 from swarm.server.meter import Meter
 from swarm.server.session import Job, ServerSession
 from swarm.server.turnaround import Turnaround
@@ -34,16 +35,23 @@ SPIN_S = 0.002
 
 
 class Batcher:
-    """Feeds the engine from every session's queue, and ``meter`` with what its decode steps took.
+    """Feeds the engine from every session's queue, ``meter`` with what its decode steps took, ``figures`` with all.
 
     A step that has waited ``queue_deadline_s`` for its turn ends its session: its client should go elsewhere.
     """
 
     def __init__(
-        self, engine: SpanEngine, meter: Meter, *, batch_tokens: int, queue_deadline_s: float = math.inf
+        self,
+        engine: SpanEngine,
+        meter: Meter,
+        figures: Figures,
+        *,
+        batch_tokens: int,
+        queue_deadline_s: float = math.inf,
     ) -> None:
         self._engine = engine
         self._meter = meter
+        self._figures = figures
         self._batch_tokens = batch_tokens
         self._queue_deadline_s = queue_deadline_s
         self._ready: dict[ServerSession, float] = {}  # since when; insertion order is the queue's order
@@ -102,6 +110,7 @@ class Batcher:
                     continue
                 began_s = loop.time()
                 self._running = [job.session for job in jobs]
+                self._figures.began(began_s)
                 failures = await self.apart(partial(self._compute, jobs))
                 self._running = ()
                 self._measure(jobs, failures, began_s, loop.time())
@@ -109,6 +118,7 @@ class Batcher:
                 jobs = []
         finally:
             self._thread.shutdown(wait=True, cancel_futures=True)
+            self._figures.stopped()
             for job in jobs:  # a forward that nobody will settle
                 job.session.computing = False
                 if job.session.closed:
@@ -120,21 +130,27 @@ class Batcher:
 
     def _measure(self, jobs: Sequence[Job], failures: Mapping[int, SwarmError], began_s: float, ended_s: float) -> None:
         """Note what a forward took."""
+        took_s, decode = ended_s - began_s, all(job.lane == DECODE_LANE for job in jobs)
+        self._figures.ended(ended_s, decode=decode and not failures)
         for job in jobs:
+            job.compute_s, job.computed_s = took_s, ended_s
             if not job.session.closed:
                 self.turnaround.worked(job.session, ended_s)
                 if job.lane == DECODE_LANE:
                     self.turnaround.came_around(job.session, job.ready_s, ended_s, self._share(job.session))
-        if any(job.lane != DECODE_LANE for job in jobs):
+        if not decode:
             return  # a prefill's length says nothing about decoding
         together = [job.session for job in jobs if not job.session.closed]
-        took_s = ended_s - began_s
         self._companions.computed(together, took_s, ended_s)
         if not failures:
             self._meter.computed(
                 [_layers(job.session) for job in jobs], [began_s - job.ready_s for job in jobs], took_s, ended_s
             )
             self.turnaround.computed(len(jobs), took_s, ended_s, self._meter.step_s)
+
+    def _count(self, job: Job) -> None:
+        answers = job.want if job.stage.is_tail else 0
+        self._figures.computed(job.session, job.computed_s, rows=job.step.rows, decode=job.is_decode, answers=answers)
 
     def _share(self, session: ServerSession) -> float:
         return _layers(session) / self._engine.info.layer_count
@@ -244,6 +260,7 @@ class Batcher:
             error = failures.get(index)
             if error is None:
                 self.steps_computed += 1
+                self._count(job)
                 session.done(job)
             else:
                 log.warning("session %s failed: %s", session.key, error)

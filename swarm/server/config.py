@@ -59,6 +59,8 @@ class ServerConfig:
     """How long a receipt counts; clients refuse one that expires in less than ten minutes."""
     audit_hold_s: float = 600.0
     """How long the rows of a closed session are kept for audits, as far as running sessions leave room."""
+    stats: bool = True
+    """Tell whoever asks how this server is, and where the time of its chains goes."""
     announce_every_s: float = 20.0
     announce_lifetime_s: float = 60.0
     drain_timeout_s: float = 30.0

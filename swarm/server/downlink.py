@@ -14,10 +14,10 @@ from swarm.core.errors import NetworkError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.runtime.tasks import Tasks
 from swarm.server.replay_log import Encoding
+from swarm.server.ways import Ways
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import Hold, PulseKeeper
-from swarm.transport.uplink import UplinkMeter
 from swarm.wire.fields import LANES, Lane
 from swarm.wire.messages import Hello, Replay, Step
 from swarm.wire.session import Channel, Role
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """How to open links; ``pulse`` keeps a beat beside them, ``uplink`` measures what they carry."""
+    """How to open links; ``pulse`` keeps a beat beside them, ``ways`` measures what they carry."""
 
     transport: Transport
     timeout_s: float
     pulse: PulseKeeper
-    uplink: UplinkMeter
+    ways: Ways
 
 
 class Downlink:
@@ -113,7 +113,7 @@ class Downlink:
         stream = await dialer.transport.dial(
             following.peer_id, Channel.LINK.protocol, addresses=following.addresses, timeout_s=dialer.timeout_s
         )
-        link = FrameStream(stream, Channel.LINK, Role.DIALER, uplink=dialer.uplink)
+        link = FrameStream(stream, Channel.LINK, Role.DIALER, uplink=dialer.ways.meter(self.peer))
         try:
             await link.send(msgspec.structs.replace(self._hello, lane=lane))
             if not self.lost:

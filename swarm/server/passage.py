@@ -9,7 +9,7 @@ from swarm.decoding.sampling import Choice
 from swarm.engine.kv import KVSlot
 from swarm.engine.work import Output, SpanInfo, Work
 from swarm.server.tail import TailSampler
-from swarm.wire.fields import Lane
+from swarm.wire.fields import DECODE_LANE, Lane
 from swarm.wire.messages import Open, Replay, Step
 from swarm.wire.payload import Ids
 from swarm.wire.tensors import Buffer
@@ -49,6 +49,10 @@ class Passage:
     """When its turn might have come, on the event loop's clock."""
     arrived_s: float = 0.0
     """When it and every step before it were here, on the server's clock."""
+    compute_s: float = 0.0
+    """What the forward took that it was in."""
+    computed_s: float = 0.0
+    """When that ended, on the event loop's clock."""
     choices: list[Choice] = field(default_factory=list)
     output: Output | None = None
 
@@ -78,6 +82,16 @@ class Passage:
             sampler.recall(self.step.keep, self.ids)
         else:
             self.choices = sampler.advance(self.step, self.ids, output.logits)
+
+    @property
+    def is_decode(self) -> bool:
+        """True for a step of the decode lane."""
+        return self.lane == DECODE_LANE and isinstance(self.step, Step)
+
+    @property
+    def begins_answer(self) -> bool:
+        """True for the step that ends a prompt: whoever wrote that was not waiting for this chain."""
+        return isinstance(self.step, Step) and self.step.answer is not None
 
     @property
     def want(self) -> int:

@@ -18,6 +18,7 @@ from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher, as_swarm_error
 from swarm.server.config import ServerConfig
 from swarm.server.downlink import Dialer
+from swarm.server.figures import Figures
 from swarm.server.links import Rendezvous
 from swarm.server.meter import Meter
 from swarm.server.reporting import Reporting, successors_of
@@ -25,13 +26,16 @@ from swarm.server.self_watch import SelfWatch, SelfWatchParts
 from swarm.server.serving import Serving
 from swarm.server.session import GOODBYE_S
 from swarm.server.signing import Desk
+from swarm.server.telling import Telling
 from swarm.server.vitals import Vitals
+from swarm.server.ways import Ways
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.transport.uplink import UplinkMeter
 from swarm.verification.calibration import Calibration
 from swarm.wire.messages import Failed
 from swarm.wire.session import Channel
+from swarm.wire.status import StatusReport
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +61,13 @@ class Server:
     def __init__(self, parts: ServerParts, config: ServerConfig) -> None:
         self.parts = parts
         self.config = config
+        self.figures = Figures(parts.clock.monotonic_s())
         meter = Meter(parts.speed)
         self.batcher = self._batcher(parts.engine, meter)
         self.table = Rendezvous(config)
         self.pulse = PulseKeeper(parts.transport, parts.clock)
         self.uplink = UplinkMeter(parts.clock)
+        self._ways = Ways(self.pulse, self.uplink)
         successors = successors_of(parts.announcer, parts.transport, self.pulse, parts.clock, config)
         self.vitals = Vitals(
             announcer=parts.announcer,
@@ -71,21 +77,24 @@ class Server:
             meter=meter,
             uplink=self.uplink,
             successors=successors,
+            figures=self.figures,
             clock=parts.clock,
             idle_check_s=config.idle_check_s,
         )
         self.reporting = Reporting(parts.announcer, self.vitals, successors, config)
         parts.announcer.amend(**self._described())
-        dialer = Dialer(parts.transport, config.dial_timeout_s, self.pulse, self.uplink)
-        self._serving = Serving(config, self.vitals, dialer, self.reporting.changed, self._desk())
+        dialer = Dialer(parts.transport, config.dial_timeout_s, self.pulse, self._ways)
+        self._desk = self._set_up_desk()
+        self._serving = Serving(config, self.vitals, dialer, self.reporting.changed, self._desk)
+        self._telling = Telling(self.status if config.stats else None, parts.clock)
         self.fatal: asyncio.Future[SwarmError] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._broke)
 
     def _batcher(self, engine: SpanEngine, meter: Meter) -> Batcher:
-        config = self.config
-        return Batcher(engine, meter, batch_tokens=config.batch_tokens, queue_deadline_s=config.queue_deadline_s)
+        tokens, deadline_s = self.config.batch_tokens, self.config.queue_deadline_s
+        return Batcher(engine, meter, self.figures, batch_tokens=tokens, queue_deadline_s=deadline_s)
 
-    def _desk(self) -> Desk | None:
+    def _set_up_desk(self) -> Desk | None:
         parts, config = self.parts, self.config
         if not config.receipts:
             return None
@@ -99,6 +108,7 @@ class Server:
         await self.parts.transport.listen(Channel.CONTROL.protocol, self._serving.serve_control)
         await self.parts.transport.listen(Channel.LINK.protocol, self._serving.serve_link)
         await self.parts.transport.listen(Channel.FETCH.protocol, self._serving.fetching.serve)
+        await self.parts.transport.listen(Channel.STATUS.protocol, self._telling.serve)
         await self.pulse.serve()
         self._computing = self._tasks.spawn(self.batcher.run(), name="batcher")
         self._tasks.spawn(self._serving.idleness.sweep(), name="sweep")
@@ -118,6 +128,15 @@ class Server:
         """Publish the announcement as online, and metrics from now on."""
         await self.reporting.start(self._broke)  # before anybody can find this server, so that it is found alive
         return await self.parts.announcer.publish(state=State.ONLINE, intent=None)
+
+    def status(self) -> StatusReport:
+        """How this server is, as whoever asks is told: since the process started, and over the last minute."""
+        return self.figures.report(
+            self.parts.clock.monotonic_s(),
+            receipts=0 if self._desk is None else self._desk.signed,
+            sent_bytes=self.uplink.sent_bytes,
+            links=self._ways.figures(),
+        )
 
     def hurry(self) -> None:
         """The network is back after an outage: announce and report at once, not when it is due."""
@@ -192,6 +211,7 @@ class Server:
         await self.reporting.stop()  # nothing is heard of this server after its last word
         if not self._yields:
             await self._publish_quietly(State.OFFLINE)
+        await self._telling.close()
         await self._tasks.close()
         await self.pulse.close()
 

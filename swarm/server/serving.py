@@ -26,8 +26,8 @@ from swarm.server.vitals import Vitals
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
 from swarm.wire.evidence import Countersign, Settle
-from swarm.wire.fields import DECODE_LANE, Lane
-from swarm.wire.messages import Busy, Close, Failed, Hello, Message, Noop, Open, Refused, Relink, Step
+from swarm.wire.fields import Lane
+from swarm.wire.messages import Busy, Close, Failed, Hello, Message, Noop, Open, Refused, Relink
 from swarm.wire.session import Channel, Role
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ class Serving:
         self._relinker = Relinker(config, self.reception, vitals.table, vitals.clock)
         self._config = config
         self._vitals = vitals
-        self._uplink = dialer.uplink
         self._changed = changed
 
     # -- the client -----------------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ class Serving:
     async def serve_control(self, stream: Stream) -> None:
         """A client's control stream, from OPEN to the end of the session."""
         control = FrameStream(
-            stream, Channel.CONTROL, Role.LISTENER, max_frame_bytes=MAX_CONTROL_FRAME_BYTES, uplink=self._uplink
+            stream, Channel.CONTROL, Role.LISTENER, max_frame_bytes=MAX_CONTROL_FRAME_BYTES, uplink=self._vitals.uplink
         )
         try:
             await self._serve_open(control, await self._opening(control))
@@ -80,9 +79,11 @@ class Serving:
         try:
             session, downlink = self.reception.admit(control, opened)
         except BusyError as error:
+            self._vitals.figures.refused += 1
             await control.send(Busy(error.retry_after_s, str(error)))
             return
         except (CapacityError, PeerError) as error:
+            self._vitals.figures.refused += 1
             await control.send(Refused(str(error)))
             return
         try:
@@ -144,7 +145,9 @@ class Serving:
         vitals.table.add(session)
         self.reception.gate.entered(session)
         self._changed()
-        self.idleness.touch(session, vitals.clock.monotonic_s())
+        now_s = vitals.clock.monotonic_s()
+        self.idleness.touch(session, now_s)
+        vitals.figures.opened(session, session.opened, now_s)
         tasks = Tasks(partial(_session_broke, session))
         session.start(tasks, partial(self._left, session), partial(vitals.batcher.notify, session))
         tasks.spawn(self._keep_pace(session), name="pace")
@@ -158,6 +161,7 @@ class Serving:
             vitals.table.remove(session)
             self.reception.gate.left(session)
             self.idleness.forget(session)
+            vitals.figures.closed(session, vitals.clock.monotonic_s())
             vitals.batcher.forget(session)
             if not len(vitals.table):
                 vitals.meter.rest()
@@ -168,8 +172,13 @@ class Serving:
 
     def _left(self, session: ServerSession, job: Passage) -> None:
         """A step has left: there may be room for another."""
-        decode = job.lane == DECODE_LANE and isinstance(job.step, Step)
-        session.paces.left(self._vitals.clock.monotonic_s() - job.arrived_s, decode=decode)
+        figures, now_s, decode = self._vitals.figures, self._vitals.clock.monotonic_s(), job.is_decode
+        session.paces.left(now_s - job.arrived_s, decode=decode)
+        if not decode or job.begins_answer:
+            figures.passed(session)
+        if decode:
+            arrived_s, compute_s, computed_s = job.arrived_s, job.compute_s, job.computed_s
+            figures.left(session, now_s, arrived_s=arrived_s, compute_s=compute_s, computed_s=computed_s)
         self._vitals.batcher.notify(session)
 
     async def _keep_pace(self, session: ServerSession) -> None:

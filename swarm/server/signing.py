@@ -40,6 +40,8 @@ class Desk:
             if (header.model, header.layers) != (announced.model, announced.layer_count):
                 raise ConfigError(f"a calibration of {header.model} for a server of {announced.model}")
         self.turn = asyncio.Lock()
+        self.signed = 0
+        """Receipts, since the desk was set up."""
         self.calibration_digest = b"" if calibration is None else calibration.digest()
         self._identity = identity
         self._clock = clock
@@ -87,4 +89,5 @@ class Desk:
 
     def sign(self, receipt: Receipt) -> SignedReceipt:
         """With this server's key."""
+        self.signed += 1
         return sign_receipt(self._identity, receipt)

@@ -10,6 +10,7 @@ from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import step_alone_s
 from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher
+from swarm.server.figures import Figures
 from swarm.server.links import Rendezvous
 from swarm.server.meter import Load, Meter
 from swarm.server.metrics_successors import Successors
@@ -28,6 +29,7 @@ class Vitals:
     meter: Meter
     uplink: UplinkMeter
     successors: Successors
+    figures: Figures
     clock: Clock
     idle_check_s: float
     _checked_s: float = float("-inf")
