@@ -179,11 +179,14 @@ class Launcher:
         *options: str,
         join: str = "",
         key: str = "",
+        lan: str = "",
         model: str = "demo",
         program: Sequence[str] = ("swarm.server",),
         prefix: Sequence[str] = (),
     ) -> ServerProcess:
         """A server for ``blocks``; it joins through the address ``join``, or starts a swarm. Not READY yet.
+
+        With ``lan``, the name of a swarm, it does what the local network asks for.
 
         ``key`` names the identity file in the launcher's folder; by default every server has its own. ``program`` is a
         module or a script that takes the arguments of ``swarm.server`` after its own, ``prefix`` a command to run it
@@ -191,6 +194,7 @@ class Launcher:
         """
         identity = self.folder / (key or f"{len(self.started)}.key")
         where = ["--initial-peers", join] if join else ["--new-swarm"]
+        where = ["--lan", "--lan-name", lan] if lan else where
         arguments = [*program, "--model", model, "--blocks", blocks, "--json", "--identity", str(identity)]
         arguments += ["--host", "127.0.0.1", "--threads", "1", *where, *options]
         process = ServerProcess(arguments, self.folder / f"{len(self.started)}.err", prefix=prefix)

@@ -1,0 +1,188 @@
+"""What is told and heard on the local network: parsed once, bounded, never trusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.core.errors import ConfigError, PeerUnreachableError
+from swarm.core.ids import PeerId
+from swarm.core.keys import Identity
+from swarm.runtime.clock import VirtualClock
+from swarm.transport.lan import (
+    LOOK_S,
+    MAX_ADDRESSES,
+    MAX_HEARD,
+    MAX_JOINED,
+    Hearing,
+    MemoryAir,
+    Notice,
+    advertised,
+    check_swarm_name,
+    find_peers,
+    is_near,
+    read_notice,
+    write_notice,
+)
+
+HOME = "/ip4/192.168.1.20/tcp/31337"
+
+
+def peer(number: int) -> PeerId:
+    return Identity(number.to_bytes(32, "big")).peer_id
+
+
+def entries(notice: Notice) -> dict[bytes, bytes | None]:
+    return {key.encode(): value.encode() for key, value in write_notice(notice).items()}
+
+
+@given(
+    number=st.integers(1, 1000),
+    swarm=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=63),
+    hosts=st.lists(st.integers(1, 254), min_size=1, max_size=MAX_ADDRESSES, unique=True),
+)
+def test_what_is_written_is_read(number: int, swarm: str, hosts: list[int]) -> None:
+    notice = Notice(peer(number), tuple(f"/ip4/10.0.0.{host}/tcp/{host}" for host in hosts), swarm)
+    assert read_notice(entries(notice)) == notice
+    assert all(len(key) + 1 + len(value) <= 255 for key, value in write_notice(notice).items())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([b"peer", b"swarm", b"addr0", b"addr1", b"addr5", b"addr6", b"other"]) | st.binary(max_size=9),
+        st.none()
+        | st.binary(max_size=255)
+        | st.sampled_from([peer(1).encode(), HOME.encode(), b"/ip4//tcp/", b"/" * 9]),
+    )
+)
+def test_whatever_is_heard_is_read_or_dropped(heard: dict[bytes, bytes | None]) -> None:
+    notice = read_notice(heard)
+    if notice is not None:
+        assert heard[b"peer"] == notice.peer.encode()
+        assert notice.addresses
+        assert all(map(is_near, notice.addresses))
+        assert len(notice.addresses) <= MAX_ADDRESSES
+    hearing = Hearing()
+    hearing.hear("x", heard)
+    assert len(hearing.heard()) <= 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/ip4/8.8.8.8/tcp/443",
+        "/dns4/localhost/tcp/80",
+        "/dns/example.org/tcp/80",
+        "/ip4/0.0.0.0/tcp/80",
+        "/ip6/::/tcp/80",
+        "/ip4/192.168.1.20/tcp/0",
+        "/ip4/192.168.1.20/tcp/70000",
+        "/ip4/192.168.1.20/udp/80",
+        "/ip4/192.168.1/tcp/80",
+        "/ip6/2001:4860:4860::8888/tcp/80",
+        f"{HOME}/p2p/{peer(1)}",
+        f"{HOME}/p2p/{peer(1)}/p2p-circuit",
+        "",
+        "/",
+        "nonsense",
+    ],
+)
+def test_only_what_machines_near_by_can_dial_counts(address: str) -> None:
+    assert not is_near(address)
+    assert read_notice({b"peer": peer(1).encode(), b"addr0": address.encode()}) is None
+
+
+@pytest.mark.parametrize("address", [HOME, "/ip4/10.1.2.3/tcp/1", "/ip4/169.254.7.7/tcp/9", "/ip6/fd00::2/tcp/80"])
+def test_private_addresses_are_near(address: str) -> None:
+    assert is_near(address)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"12D3KooW", b"\xff" * 52, b"Qm" + b"1" * 44, b"1" * 255])
+def test_a_notice_without_a_peer_id_is_none(wrong: bytes) -> None:
+    assert read_notice({b"peer": wrong, b"addr0": HOME.encode()}) is None
+
+
+def test_own_addresses_to_tell() -> None:
+    visible = ["/ip4/203.0.113.7/tcp/1", f"{HOME}/p2p/{peer(1)}", "/ip4/127.0.0.1/tcp/31337", "/ip4/8.8.8.8/tcp/1"]
+    assert advertised(visible)[-1] == HOME
+    assert "/ip4/127.0.0.1/tcp/31337" not in advertised(visible)
+    assert advertised(["/ip4/127.0.0.1/tcp/31337"]) == ("/ip4/127.0.0.1/tcp/31337",)
+
+
+def test_other_swarms_own_notices_and_loopback_of_others_are_not_heard() -> None:
+    hearing = Hearing("kitchen")
+    hearing.ignore(peer(1))
+    hearing.hear("a", entries(Notice(peer(1), (HOME,), "kitchen")))
+    hearing.hear("b", entries(Notice(peer(2), (HOME,), "garage")))
+    hearing.hear("c", entries(Notice(peer(3), ("/ip4/127.0.0.1/tcp/1",), "kitchen")))
+    assert hearing.heard() == []
+    there = Notice(peer(4), (HOME,), "kitchen")
+    hearing.hear("d", entries(there))
+    assert hearing.heard() == [there]
+    hearing.forget("d")
+    assert hearing.heard() == []
+
+
+def test_a_flood_of_names_is_bounded() -> None:
+    hearing = Hearing()
+    for number in range(1, 3 * MAX_HEARD):
+        hearing.hear(str(number), entries(Notice(peer(number), (HOME,))))
+    assert len(hearing.heard()) == MAX_HEARD
+    moved = Notice(peer(1), ("/ip4/192.168.1.21/tcp/31337",))
+    hearing.hear("1", entries(moved))
+    assert hearing.heard()[0] == moved
+
+
+@pytest.mark.parametrize("name", ["x" * 64, "küche", "a\nb"])
+def test_names_that_fit_no_notice(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a swarm"):
+        check_swarm_name(name)
+
+
+async def test_peers_are_found_soon_after_the_first_was_heard() -> None:
+    air, clock = MemoryAir(), VirtualClock()
+    network = air.join()
+    looking = asyncio.create_task(find_peers(network, clock))
+    await clock.advance(1.0)
+    for number in range(1, 2 * MAX_JOINED):
+        await air.join().advertise(Notice(peer(number), (HOME,)))
+    await clock.advance(0.5)
+    found = looking.result()
+    assert found[0] == f"{HOME}/p2p/{peer(1)}"
+    assert len(found) == MAX_JOINED
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda air: None,
+        lambda air: air.tell("x", {b"peer": b"\xff", b"addr0": None}),
+        lambda air: air.tell("x", entries(Notice(peer(1), (HOME,), "another"))),
+    ],
+)
+async def test_nobody_is_found_where_nobody_is(say: Callable[[MemoryAir], None]) -> None:
+    air, clock = MemoryAir(), VirtualClock()
+    network = air.join()
+    looking = asyncio.create_task(find_peers(network, clock))
+    await clock.advance(LOOK_S / 2)
+    say(air)
+    await clock.advance(LOOK_S / 2)
+    with pytest.raises(PeerUnreachableError, match="nobody on the local network"):
+        looking.result()
+    await network.close()
+    assert not air.ears
+
+
+async def test_who_closes_is_not_heard_any_more() -> None:
+    air = MemoryAir()
+    one, other = air.join("kitchen"), air.join("kitchen")
+    await one.advertise(Notice(peer(1), (HOME,)))
+    assert [notice.peer for notice in other.heard()] == [peer(1)]
+    assert one.heard() == []
+    await one.close()
+    await one.close()
+    assert other.heard() == []
