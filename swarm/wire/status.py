@@ -60,8 +60,10 @@ class Histogram(Body, frozen=True):
 class Totals(Body, frozen=True):
     """Counted since the process started.
 
-    ``decode_rows`` and ``prefill_rows`` were computed, ``answers`` are tokens sampled here as a tail, ``heals`` are
-    spans taken over from others in running sessions, ``refused`` are OPENs answered BUSY or REFUSED.
+    ``sessions`` are stages of sessions that were let in, ``refused`` are OPENs answered BUSY or REFUSED, ``heals`` are
+    spans taken over from others in running sessions. ``decode_rows`` and ``prefill_rows`` were computed; ``answers``
+    are rows that were answered here as a tail, by a token sampled here or by the row from which its client samples.
+    ``sent_bytes`` went out in sessions.
     """
 
     sessions: Total = 0
@@ -78,9 +80,10 @@ class Totals(Body, frozen=True):
 class StageFigures(Body, frozen=True):
     """One stage of one live chain, over the last ``WINDOW_S``.
 
-    Means over its decode steps: ``wait_s`` in the queue, ``compute_s`` in the engine, ``send_s`` until the next server
-    (or the client) had taken it from here; ``period_s`` between two arrivals, so that what is left of it is spent
-    elsewhere. None where there was no decode step. ``age_s`` is since the last step, ``open_s`` since the session came.
+    Means over its decode steps: ``wait_s`` from arrival to the forward, ``compute_s`` of that forward, ``send_s`` from
+    its end until the network had taken the step. Their sum is how long a step is here; what is left of ``period_s``,
+    between two arrivals, it spends elsewhere or on the way. None where there was no decode step. ``age_s`` is since the
+    last step, ``open_s`` since the session came; a session that has ended is told of for ``WINDOW_S`` more.
     """
 
     label: Label
@@ -103,7 +106,7 @@ class StageFigures(Body, frozen=True):
 
 class LinkFigures(Body, frozen=True):
     """The way to a server that this one sends rows to: smoothed round trip, age of the last no-op that came back,
-    and the best late throughput of a burst. None: not measured."""
+    and the best late throughput of a burst to it alone (at least so much gets there). None: not measured."""
 
     peer: PeerText
     rtt_s: Seconds | None
