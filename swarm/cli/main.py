@@ -21,6 +21,7 @@ from swarm.runtime.logs import LEVELS, printable, setup_logging
 
 COMMANDS = {
     "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
+    "bootstrap": ("swarm.cli.bootstrap", "a stable first peer that others join through, without any layers"),
     "gateway": ("swarm.cli.gateway", "let OpenAI's clients and a chat page ask a swarm"),
     "generate": ("swarm.cli.generate", "answer one prompt"),
     "chat": ("swarm.cli.chat", "talk with the model"),

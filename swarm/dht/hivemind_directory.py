@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from random import SystemRandom
 from typing import Any, NoReturn
 
@@ -72,11 +73,13 @@ class HivemindDirectory:
         *,
         client_mode: bool = False,
         options: DirectoryOptions | None = None,
+        must_join: bool = True,
     ) -> HivemindDirectory:
         """Join the DHT through ``initial_peers`` (multiaddresses with ``/p2p/``; none: start a new one).
 
         A node in ``client_mode`` asks and stores, but holds nothing for others. Raises ``ConfigError`` for a
-        malformed address and ``PeerUnreachableError`` if no initial peer answers.
+        malformed address and, with ``must_join``, ``PeerUnreachableError`` if no initial peer answers; without it the
+        keeper goes on trying.
         """
         peers = [(_peer_of(address), address) for address in initial_peers]
         options = options or DirectoryOptions()
@@ -95,7 +98,8 @@ class HivemindDirectory:
         directory = cls(node, gate, judge, clock, peers, options)
         try:
             if peers:
-                await directory.keeper.seek()
+                with suppress(*(() if must_join else (PeerUnreachableError,))):
+                    await directory.keeper.seek()
             directory.keeper.start()
             directory._watching = asyncio.create_task(directory._clock_watch.run(), name="clock watch")
         except BaseException:
@@ -107,6 +111,11 @@ class HivemindDirectory:
     def dropped(self) -> int:
         """How many records of others were refused so far."""
         return sum(self._judge.dropped.values())
+
+    @property
+    def held(self) -> int:
+        """How many records this node holds at present, for others and its own."""
+        return self._storage.count()
 
     def known(self) -> frozenset[str]:
         """The peers that this node would ask now."""

@@ -50,6 +50,10 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no 
         """Keep room for the record of this node under ``key``, whatever others store."""
         self._own.add((key, subkey))
 
+    def count(self) -> int:
+        """How many records are held that have not expired."""
+        return sum(1 for _, held in self.items() for _ in held.value.items())
+
     def get(self, key: Any) -> Any:
         """hivemind's entry for lookups: what is held under ``key``, in a dictionary of the caller's own."""
         held = super().get(key)

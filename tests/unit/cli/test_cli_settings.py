@@ -261,10 +261,10 @@ def test_what_is_shown_can_be_read_again(command: str, tmp_path: Path) -> None:
 def test_the_documents_example_is_right(tmp_path: Path) -> None:
     """Each table that the document shows is accepted by its command, and each variable it names exists."""
     text = DOC.read_text(encoding="utf-8")
-    [example] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example = "\n".join(re.findall(r"```toml.*?\n(.*?)```", text, re.DOTALL))
     file = written(tmp_path / "config.toml", example)
     tables = re.findall(r"^\[([a-z-]+)\]", example, re.MULTILINE)
-    assert {COMMON, "server", "gateway"} <= set(tables)
+    assert {COMMON, "server", "gateway", "bootstrap"} <= set(tables)
     for command in set(tables) - {COMMON}:
         parser = parser_of(command)
         positional = ["x" for action in parser._actions if not action.option_strings and action.nargs is None]
