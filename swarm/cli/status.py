@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.cli.joining import add_joining, check_joining, find_initial_peers
+from swarm.cli.joining import add_joining, check_joining
+from swarm.cli.node import asking_node
 from swarm.cli.status_view import models_json, models_text, status_json, status_text
 from swarm.client.snapshot import Snapshot, layer_count_of
 from swarm.core.clock import Clock
@@ -19,8 +20,6 @@ from swarm.core.model_entry import ModelEntry
 from swarm.core.text import clip
 from swarm.dht.protocol import Directory
 from swarm.models.resolve import resolve
-from swarm.runtime.clock import SystemClock
-from swarm.runtime.identity import load_or_create
 from swarm.scheduling.cluster_file import write_cluster
 from swarm.scheduling.coverage import usable
 from swarm.transport.pinger import Pinger
@@ -88,24 +87,8 @@ class Wanted:
 
 
 async def _look(options: argparse.Namespace) -> tuple[list[ModelEntry], Snapshot | None]:
-    from swarm.dht.hivemind_directory import HivemindDirectory
-    from swarm.transport.libp2p import Libp2pTransport
-    from swarm.transport.options import NatOptions
-
-    clock = SystemClock()
-    peers = await find_initial_peers(options, host=options.host)
-    nat = NatOptions(dht_mode="client", serve_relay=False, port_map=False)
-    if options.identity is not None:
-        load_or_create(options.identity)
-    transport = await Libp2pTransport.create(options.identity, host=options.host, initial_peers=peers, nat=nat)
-    try:
-        directory = await HivemindDirectory.create(transport.p2p, peers, clock, client_mode=True)
-        try:
-            return await look(directory, transport, clock, options.model)
-        finally:
-            await directory.close()
-    finally:
-        await transport.close()
+    async with asking_node(options, host=options.host) as node:
+        return await look(node.directory, node.transport, node.clock, options.model)
 
 
 async def look(
