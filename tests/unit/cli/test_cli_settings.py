@@ -32,6 +32,12 @@ def options_of(command: str) -> list[argparse.Action]:
     return settable(parser_of(command))
 
 
+def positional_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Something for every argument that has to be there."""
+    needed = [action for action in parser._actions if not action.option_strings and action.nargs is None]
+    return [str(next(iter(action.choices))) if action.choices else "x" for action in needed]
+
+
 EACH = [pytest.param(command, key_of(action), id=f"{command} --{key_of(action)}")
         for command in COMMANDS for action in options_of(command)]  # fmt: skip
 
@@ -249,7 +255,7 @@ def test_the_users_own_file_is_read_if_there_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_shown_can_be_read_again(command: str, tmp_path: Path) -> None:
     parser = parser_of(command)
-    positional = ["x" for action in parser._actions if not action.option_strings and action.nargs is None]
+    positional = positional_of(parser)
     first = parser.parse_args(["--show-config", "--log-level", "info", *positional])
     file = written(tmp_path / "shown.toml", shown := show_config(parser, first, command))
     assert 'log-level = "info"  # command line' in shown
@@ -267,7 +273,7 @@ def test_the_documents_example_is_right(tmp_path: Path) -> None:
     assert {COMMON, "server", "gateway", "bootstrap"} <= set(tables)
     for command in set(tables) - {COMMON}:
         parser = parser_of(command)
-        positional = ["x" for action in parser._actions if not action.option_strings and action.nargs is None]
+        positional = positional_of(parser)
         parser.parse_args(["--show-config", "--config", str(file), *positional])
     names = {n for c in COMMANDS for a in options_of(c)
              for n in variables_of(a, c, parser_of(c).get_default("renamed") or {})}  # fmt: skip
