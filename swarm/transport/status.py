@@ -110,8 +110,6 @@ class StatusLine:
         peer = self.peer
         if isinstance(message, Busy):
             raise BusyError(f"peer {peer[-8:]} is busy: {message.reason}", retry_after_s=message.retry_after_s)
-        if isinstance(message, Refused):
-            raise self._over(RefusedError(f"peer {peer[-8:]} does not say how it is: {message.reason}"))
         if not isinstance(message, StatusReport):
             raise self._over(ProtocolViolation(f"{type(message).__name__} where a report belongs", peer=peer))
         return message
@@ -123,6 +121,8 @@ class StatusLine:
                 message = (await self._frames.receive()).message
                 if self._answer is None or self._answer.done():
                     raise ProtocolViolation("says how it is, unasked", peer=self.peer)
+                if isinstance(message, Refused):
+                    raise RefusedError(f"peer {self.peer[-8:]} does not say how it is: {message.reason}")
                 self._answer.set_result(message)
         except SwarmError as error:
             self._over(error)
