@@ -75,6 +75,8 @@ class ServerConfig:
     """How often an idle server that was faster once computes a step to see whether it is again."""
     ping_every_s: float = 30.0
     """How often the round trip to each server that could follow this one is measured."""
+    uplink_mbps: float | None = None
+    """What others are told at most of this server's uplink, whose streams are under such a limit; None: no limit."""
     region: str = ""
     """Where the server stands, in its owner's words; pipelines stay inside a region."""
     public_name: str = ""

@@ -107,6 +107,8 @@ class Figures:
     def __init__(self, now_s: float) -> None:
         self.refused = 0
         """OPENs that were answered BUSY or REFUSED."""
+        self.decode_row_layers = self.prefill_row_layers = 0
+        """Rows, each times the layers it was computed through."""
         self._began_s = now_s
         self._computing_s: float | None = None
         self._sessions = self._heals = self._forwards = 0
@@ -161,6 +163,10 @@ class Figures:
         self._answers += answers
         sums[_ANSWERS] += answers
         if stage is not None:
+            if decode:
+                self.decode_row_layers += rows * (stage.end - stage.start)
+            else:
+                self.prefill_row_layers += rows * (stage.end - stage.start)
             stage.stepped_s = now_s
             stage.window.at(now_s)[_DECODE_ROWS if decode else _PREFILL_ROWS] += rows
 

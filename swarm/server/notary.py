@@ -169,6 +169,7 @@ class Notary:
         except BadSignatureError as error:
             raise ProtocolViolation("a counter-signature of another receipt, or by another key") from error
         self.countersignature = message.signature
+        self._desk.countersigned += 1
 
     @property
     def _is_due(self) -> bool:

@@ -80,6 +80,7 @@ class Server:
             figures=self.figures,
             clock=parts.clock,
             idle_check_s=config.idle_check_s,
+            uplink_limit_mbps=config.uplink_mbps,
         )
         self.reporting = Reporting(parts.announcer, self.vitals, successors, config)
         parts.announcer.amend(**self._described())
@@ -137,6 +138,11 @@ class Server:
             sent_bytes=self.uplink.sent_bytes,
             links=self._ways.figures(),
         )
+
+    @property
+    def countersigned(self) -> int:
+        """Sessions whose client signed that it was served, since the process started."""
+        return 0 if self._desk is None else self._desk.countersigned
 
     def hurry(self) -> None:
         """The network is back after an outage: announce and report at once, not when it is due."""
@@ -197,23 +203,43 @@ class Server:
         await self.drain(self.config.drain_timeout_s)
         await self.leave()
 
+    async def rest(self) -> None:
+        """Like ``stop``, but weights, announcement and identity stay, for ``wake`` to take sessions again.
+
+        It is shown as draining all the while, and routed by nobody. Cancelling it skips nothing but the waiting.
+        """
+        self.draining = True
+        self.parts.announcer.amend(intent=None)
+        await self._publish_quietly(State.DRAINING)
+        await self.drain(self.config.drain_timeout_s)
+        await self._dismiss("the server was paused by its owner")
+
+    async def wake(self) -> None:
+        """Take sessions again. Where that cannot be announced now, the next announcement says it."""
+        self.draining = False
+        await self._publish_quietly(State.ONLINE)
+
     async def leave(self) -> None:
         """End what still runs, with a reason its clients can show, and take the announcement out of routing."""
         self.draining = True
-        running = self.table.sessions
-        for session in running:
-            session.end(Failed("draining", "the server was stopped by its owner"))
-        farewells = [asyncio.create_task(session.gone.wait()) for session in running]
-        if farewells:
-            _, late = await asyncio.wait(farewells, timeout=2 * GOODBYE_S)
-            for farewell in late:
-                farewell.cancel()
+        await self._dismiss("the server was stopped by its owner")
         await self.reporting.stop()  # nothing is heard of this server after its last word
         if not self._yields:
             await self._publish_quietly(State.OFFLINE)
         await self._telling.close()
         await self._tasks.close()
         await self.pulse.close()
+
+    async def _dismiss(self, reason: str) -> None:
+        """End every session."""
+        running = self.table.sessions
+        for session in running:
+            session.end(Failed("draining", reason))
+        farewells = [asyncio.create_task(session.gone.wait()) for session in running]
+        if farewells:
+            _, late = await asyncio.wait(farewells, timeout=2 * GOODBYE_S)
+            for farewell in late:
+                farewell.cancel()
 
     @property
     def _yields(self) -> bool:

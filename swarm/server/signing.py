@@ -42,6 +42,8 @@ class Desk:
         self.turn = asyncio.Lock()
         self.signed = 0
         """Receipts, since the desk was set up."""
+        self.countersigned = 0
+        """Sessions whose client signed that it was served."""
         self.calibration_digest = b"" if calibration is None else calibration.digest()
         self._identity = identity
         self._clock = clock

@@ -8,6 +8,7 @@ from swarm.core.clock import Clock
 from swarm.core.metrics import Metrics
 from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import step_alone_s
+from swarm.scheduling.cluster import Defaults
 from swarm.server.announcer import Announcer
 from swarm.server.batcher import Batcher
 from swarm.server.figures import Figures
@@ -32,6 +33,7 @@ class Vitals:
     figures: Figures
     clock: Clock
     idle_check_s: float
+    uplink_limit_mbps: float | None = None
     _checked_s: float = float("-inf")
 
     def load(self) -> Load:
@@ -66,7 +68,7 @@ class Vitals:
             kv_free_tokens=self.engine.free_tokens,
             sessions=len(self.table),
             queued_steps=self.batcher.queued_steps,
-            uplink_mbps=self.uplink.mbps,
+            uplink_mbps=told_uplink_mbps(self.uplink.mbps, self.uplink_limit_mbps),
             rtt_s=self.successors.rtt_s(),
         )
 
@@ -88,3 +90,13 @@ class Vitals:
     def _idle(self) -> bool:
         sessions, queued = len(self.table), self.batcher.queued_steps
         return self.meter.idle(self.clock.monotonic_s(), sessions=sessions, queued_steps=queued)
+
+
+def told_uplink_mbps(measured_mbps: float | None, limit_mbps: float | None) -> float | None:
+    """What others should count on under a limit. What was not measured they take for ``Defaults.uplink_mbps``: a lower
+    limit is told at once."""
+    if limit_mbps is None:
+        return measured_mbps
+    if measured_mbps is None:
+        return limit_mbps if limit_mbps < Defaults().uplink_mbps else None
+    return min(measured_mbps, limit_mbps)
