@@ -57,7 +57,7 @@ def prospects(
     foreseen, and contexts are short. O(routing).
     """
     others = [one for one in swarm.listings if one.peer != own.peer]
-    asker: dict[str, float] = {**rtt_s, own.peer: 0.0}
+    asker: dict[str, float] = {str(peer): seconds for peer, seconds in rtt_s.items()} | {own.peer: 0.0}
     alone = 1 / alone_step_s if fits and alone_step_s else None
     return Prospects(
         _forecast(replace(swarm, listings=[*others, _with_links(own, rtt_s)], client_rtt_s=asker)),
@@ -71,7 +71,7 @@ def _with_links(own: Listing, rtt_s: Mapping[PeerId, float]) -> Listing:
     """``own`` as one that has measured these round trips; the same link counts in both directions."""
     if own.metrics is None:
         return own
-    known = {**own.metrics.rtt_s, **{peer: seconds for peer, seconds in rtt_s.items() if peer != own.peer}}
+    known = own.metrics.rtt_s | {str(peer): seconds for peer, seconds in rtt_s.items() if peer != own.peer}
     return Listing(own.announcement, own.record, msgspec.structs.replace(own.metrics, rtt_s=known))
 
 
