@@ -49,11 +49,13 @@ test: model  ## run the tests (ARGS="-k name" passes options to pytest)
 	$(PY) -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
 	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
 
-lint: $(READY)  ## check style, types and who imports whom
+lint: $(READY)  ## check style, types, who imports whom, and the container file
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy $(CHECKED:%=-p %)
 	$(VENV)/bin/lint-imports --no-logo --no-cache
+	@$(VENV)/bin/hadolint --version > /dev/null || { echo "hadolint does not run on this platform: lint on Linux or macOS" >&2; exit 1; }
+	$(VENV)/bin/hadolint packaging/container/Containerfile
 
 format: $(READY)  ## format the code and mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
