@@ -23,6 +23,7 @@ COMMANDS = {
     "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
     "bootstrap": ("swarm.cli.bootstrap", "a stable first peer that others join through, without any layers"),
     "gateway": ("swarm.cli.gateway", "let OpenAI's clients and a chat page ask a swarm"),
+    "health": ("swarm.cli.health", "a page that follows a swarm, also as JSON and for Prometheus"),
     "generate": ("swarm.cli.generate", "answer one prompt"),
     "chat": ("swarm.cli.chat", "talk with the model"),
     "status": ("swarm.cli.status", "who serves which layers of a swarm, and how fast"),
@@ -78,6 +79,11 @@ def serve(arguments: Sequence[str]) -> int:
 def gateway(arguments: Sequence[str]) -> int:
     """``python -m swarm.gateway``: the gateway command under its own name."""
     return _alone("gateway", arguments)
+
+
+def health(arguments: Sequence[str]) -> int:
+    """``python -m swarm.health``: the health command under its own name."""
+    return _alone("health", arguments)
 
 
 def _alone(name: str, arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ Key = Callable[[T], Hashable]
 
 
 def difference(old: SwarmState, new: SwarmState) -> Patch:
-    """The patch that makes ``new`` of ``old``: ``apply`` is its inverse, but for the order of models, servers and links.
+    """The patch that makes ``new`` of ``old``: ``apply`` undoes it, but for the order of models, servers and links.
 
     Linear in servers and links. Exact as long as events are only ever added, their numbers rise, and a state holds the
     newest ``MAX_EVENTS``.

@@ -1,0 +1,52 @@
+"""A health page's life: watch, listen, tell, and end at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import NoReturn
+
+from swarm.core.clock import Clock
+from swarm.health.app import HealthApp
+from swarm.health.options import HealthOptions
+from swarm.health.source import Source
+from swarm.runtime.http import HttpLimits, HttpServer
+
+LIMITS = HttpLimits(idle_s=30.0, connections=1024, farewell_s=1.0)
+
+
+class HealthService:
+    """An HTTP server over ``watch``, which runs as long as ``run`` does."""
+
+    def __init__(self, watch: Source, clock: Clock, options: HealthOptions, limits: HttpLimits = LIMITS) -> None:
+        self._watch = watch
+        self._app = HealthApp(watch, clock, options)
+        self._server = HttpServer(self._app.build(), limits)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen on ``host``; returns the port, which the system chooses for 0. ``ConfigError`` if it cannot be had."""
+        return await self._server.listen(host, port)
+
+    async def listen_at(self, path: Path) -> None:
+        """Listen on a Unix socket."""
+        await self._server.listen_at(path)
+
+    async def run(self) -> NoReturn:
+        """Watch until cancelled; raises what ends the watch."""
+        tasks = [
+            asyncio.create_task(self._watch.run(), name="watch"),
+            asyncio.create_task(self._app.feed.follow(), name="feed"),
+        ]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended.pop().result()
+            raise AssertionError("the watch ended by itself")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Let every reader go, and be gone. Idempotent."""
+        self._app.feed.close()
+        await self._server.end()
