@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import psutil
 import torch
 from torch import nn
 
+from swarm.core.errors import ConfigError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.engine.devices import dtype_name, pick_device, pick_dtype
@@ -34,12 +36,14 @@ class Room:
     """What fits: at most ``capacity_layers`` (0: none), each taking ``layer_bytes`` of weights (the largest's).
 
     ``power_layers_per_s`` is a guess: a decode step reads every weight once, and so fast does this device read.
+    ``head_layers`` is the LM head's size in layers.
     """
 
     capacity_layers: int
     layer_bytes: int
     numerics: Numerics
     power_layers_per_s: float
+    head_layers: float = 0.0
 
 
 def room_for(files: WeightFiles, weights: LoadOptions, *, kv_tokens: int | None = None) -> Room:
@@ -56,16 +60,57 @@ def room_for(files: WeightFiles, weights: LoadOptions, *, kv_tokens: int | None 
     model = build_span(config, Span(0, layers), embeddings=True, head=True)
     layer_bytes = max(_held_bytes(layer, dtype, weights.quantization) for layer in _stack(model))
     ends = [part for part in (model.embed, model.head) if part is not None]
-    end_bytes = sum(tensor.numel() for tensor in {id(p): p for e in ends for p in e.parameters()}.values())
+    end_bytes = _elements(ends) * dtype.itemsize
     tokens = kv_tokens or min(KV_CONTEXT_TOKENS, model.context_tokens)
     kv_bytes = tokens * model.kv_bytes_per_token(dtype) // layers
-    left_bytes = free_bytes(device, weights.max_memory) * USABLE - end_bytes * dtype.itemsize
+    usable_bytes = free_bytes(device, weights.max_memory) * USABLE
+    left_bytes = min(usable_bytes, allowed_bytes(device, weights)) - end_bytes
     return Room(
         capacity_layers=max(0, min(layers, int(left_bytes // max(layer_bytes + kv_bytes, 1)))),
         layer_bytes=layer_bytes,
         numerics=Numerics(dtype_name(dtype), weights.quantization),
         power_layers_per_s=REACHED * read_bytes_per_s(device, dtype) / max(layer_bytes, 1),
+        head_layers=_elements(ends[-1:]) * dtype.itemsize / max(layer_bytes, 1),
     )
+
+
+def check_fits(
+    files: WeightFiles, span: Span, weights: LoadOptions, *, ends: tuple[bool, bool], kv_tokens: int
+) -> None:
+    """Raise ``ConfigError`` if the span's weights and so much KV are more than ``memory_share`` allows.
+
+    ``ends``: whether it holds the embeddings and the head. Reads the configuration only.
+    """
+    device, _ = pick_device(weights.device)
+    dtype = pick_dtype(weights.dtype, files.config, device)
+    model = build_span(family_config(files), span, embeddings=ends[0], head=ends[1])
+    parts = [part for part in (model.embed, model.head) if part is not None]
+    layers_bytes = sum(_held_bytes(layer, dtype, weights.quantization) for layer in _stack(model))
+    wanted_bytes = layers_bytes + _elements(parts) * dtype.itemsize + kv_tokens * model.kv_bytes_per_token(dtype)
+    allowed = allowed_bytes(device, weights)
+    if wanted_bytes > allowed:
+        raise ConfigError(
+            f"layers {span} and KV for {kv_tokens} tokens take {wanted_bytes / 1e9:.2f} GB, and --memory-share "
+            f"{weights.memory_share:g} allows {allowed / 1e9:.2f} GB",
+            hint="hold fewer layers, use --quantization, or allow more",
+        )
+
+
+def allowed_bytes(device: torch.device, weights: LoadOptions) -> float:
+    """What weights and KV together may take by ``memory_share``; infinite without one."""
+    return math.inf if weights.memory_share >= 1 else weights.memory_share * total_bytes(device)
+
+
+def total_bytes(device: torch.device) -> int:
+    """All memory of ``device``, free or not."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
+
+
+def _elements(modules: Sequence[nn.Module]) -> int:
+    """Of all parameters; one that is shared counts once."""
+    return sum(p.numel() for p in {id(p): p for module in modules for p in module.parameters()}.values())
 
 
 def declared_numerics(config: Mapping[str, Any], weights: LoadOptions) -> Numerics:

@@ -66,13 +66,15 @@ class LoadOptions:
     """Where weights go and in what form: words as ``pick_device``, ``pick_dtype`` and ``quantize`` take them.
 
     ``max_memory`` (bytes by device: GPU number or ``cpu``) spreads the span's layers over several devices; layers put
-    on the CPU beside a GPU are moved in for each step.
+    on the CPU beside a GPU are moved in for each step. ``memory_share`` is what weights and KV together may take of all
+    the device's memory, up to 1 (what is free).
     """
 
     device: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"
     max_memory: Mapping[int | str, int] | None = None
+    memory_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

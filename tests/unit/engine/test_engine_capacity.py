@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from swarm.core.errors import ConfigError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.engine import capacity
@@ -61,6 +62,41 @@ def test_the_layers_that_fit_are_those_that_memory_takes(
         limit = (ends + (count + 0.5) * (room.layer_bytes + kv_bytes)) / capacity.USABLE
         monkeypatch.setattr(capacity, "free_bytes", lambda *_, limit=limit: limit)
         assert room_for(files, options, kv_tokens=100).capacity_layers == count
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_and_kv_stay_within_the_share_of_memory(
+    files: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = held(files, "0:6", dtype, ends=True)
+    monkeypatch.setattr(capacity, "total_bytes", lambda *_: 2 * whole)
+    options = LoadOptions("cpu", dtype, memory_share=0.4)
+    room = room_for(files, options, kv_tokens=16)
+    assert 0 < room.capacity_layers < LAYERS
+    span = Span(0, room.capacity_layers)
+    request = SpanRequest(span=span, embeddings=True, head=False, weights=options)
+    engine = open_span(files, request, silent).engine
+    taken = engine.info.memory_bytes + engine.free_tokens * engine.info.kv_bytes_per_token
+    assert taken <= 0.4 * 2 * whole
+    assert taken + engine.info.kv_bytes_per_token > 0.4 * 2 * whole, "and all of it is used"
+
+
+@pytest.mark.parametrize(("span", "kv_tokens"), [("0:6", None), ("0:1", 10**6)])
+def test_more_than_the_share_of_memory_is_refused_before_it_is_loaded(
+    files: Any, span: str, kv_tokens: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "total_bytes", lambda *_: 2 * held(files, "0:6", "float32", ends=True))
+    options = LoadOptions("cpu", "float32", memory_share=0.4)
+    request = SpanRequest(span=Span.parse(span), embeddings=True, head=True, weights=options, kv_tokens=kv_tokens)
+    with pytest.raises(ConfigError, match="--memory-share") as caught:
+        open_span(files, request, lambda *_: pytest.fail("something was read"))
+    assert "fewer layers" in (caught.value.hint or "")
+
+
+def test_the_head_is_told_in_layers(files: Any) -> None:
+    room = room_for(files, LoadOptions("cpu", "float32"))
+    head = held(files, "5:6", "float32", ends=True) - held(files, "5:6", "float32")
+    assert room.head_layers == pytest.approx(head / 2 / room.layer_bytes, rel=0.05)  # as large as the embeddings
 
 
 def test_limits_given_count_instead_of_what_is_free() -> None:
