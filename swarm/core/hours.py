@@ -6,7 +6,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Self
 
 from swarm.core.errors import ConfigError
@@ -52,24 +51,23 @@ class Hours:
         """True if it never closes."""
         return self.edges == (0, WEEK_MIN)
 
-    def open_at(self, local: datetime) -> bool:
-        """True if ``local``, as a clock on the wall shows it, lies in a window. O(log windows)."""
-        minute = local.weekday() * DAY_MIN + local.hour * 60 + local.minute
-        return bisect_right(self.edges, minute) % 2 == 1
+    def open_at(self, week_min: int) -> bool:
+        """True if a window holds the minute ``week_min`` of the week, as the clock on the wall has it. O(log windows)."""
+        return bisect_right(self.edges, week_min) % 2 == 1
 
-    def next_change(self, now_s: float, local: Callable[[float], datetime]) -> float | None:
+    def next_change(self, now_s: float, wall: Callable[[float], int]) -> float | None:
         """When, after ``now_s`` (seconds since 1970), it opens if it is shut now, or shuts if it is open.
 
-        ``local`` says what the clock on the wall shows at such a time: so where clocks are put forward or back, a
-        window begins and ends by the wall, and one that lies in the hour that is left out does not come. None if it
-        never changes within ``AHEAD_S``. O(minutes until then): some 10 ms for a week.
+        ``wall`` says which minute of the week the clock on the wall shows at such a time: so where clocks are put
+        forward or back, a window begins and ends by the wall, and one that lies in the hour that is left out does not
+        come. None if it never changes within ``AHEAD_S``. O(minutes until then): some 10 ms for a week.
         """
         if self.always:
             return None
-        is_open = self.open_at(local(now_s))
+        is_open = self.open_at(wall(now_s))
         first_s = int(now_s // 60 + 1) * 60
         for at_s in range(first_s, first_s + AHEAD_S, 60):
-            if self.open_at(local(at_s)) != is_open:
+            if self.open_at(wall(at_s)) != is_open:
                 return float(at_s)
         return None
 
