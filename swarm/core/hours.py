@@ -52,7 +52,7 @@ class Hours:
         return self.edges == (0, WEEK_MIN)
 
     def open_at(self, week_min: int) -> bool:
-        """True if a window holds the minute ``week_min`` of the week, as the clock on the wall has it. O(log windows)."""
+        """True if a window holds the minute ``week_min`` of the week, by the clock on the wall. O(log windows)."""
         return bisect_right(self.edges, week_min) % 2 == 1
 
     def next_change(self, now_s: float, wall: Callable[[float], int]) -> float | None:
