@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from namespaces import switch
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from swarm.client.blocking import SwarmModel
@@ -124,3 +127,21 @@ def test_two_servers_that_start_at_once_are_one_swarm_and_a_client_finds_it(laun
     after = launcher.run("swarm", "status", "--lan", "--lan-name", name, "--host", LOOPBACK)
     assert after.wait(60.0) == 4
     assert "nobody on the local network answered" in after.stderr
+
+
+def test_machines_of_one_network_find_each_other(launcher: Any, tmp_path: Path, name: str) -> None:
+    """As they come, listening on every interface, and with no address at hand."""
+    near = ("--lan", "--lan-name", name, "--json")
+    with switch(2) as machines:
+        try:
+            key = ("--identity", str(tmp_path / "first.key"))
+            first = launcher.run("swarm", "bootstrap", *near, *key, prefix=machines.inside(0))
+            while (line := first.line(60.0)) is not None and json.loads(line)["event"] != "ready":
+                continue
+            assert line is not None, first.stderr
+            asked = launcher.run("swarm", "status", *near, prefix=machines.inside(1))
+            assert asked.wait(60.0) == 0, asked.stderr
+            first.signal(signal.SIGINT)
+            assert first.wait() == 0
+        finally:
+            launcher.end()  # before its namespaces go
