@@ -4,28 +4,26 @@
 
 import { element, hide, Keyed, one, write } from "./dom.js";
 import { copyButton } from "./copy.js";
-import { span } from "./units.js";
+import { layers, span } from "./units.js";
 
 const SHOWN = 3;
 
 class Piece {
   constructor() {
-    this.layers = element("b");
-    this.reason = element("span");
+    this.reason = element("p");
     this.command = element("code");
     const block = element("pre", "", this.command);
     block.tabIndex = 0;
     this.button = copyButton(this.command, "the command");
-    this.root = element("li", "", element("p", "", this.layers, " ", this.reason), element("div", "command", block, this.button));
+    this.root = element("li", "", this.reason, element("div", "command", block, this.button));
     this.block = block;
   }
 
   /** @param {Entry} entry */
   update(entry) {
-    write(this.layers, `Layers ${span(entry.start, entry.end)}`);
     write(this.reason, entry.reason);
     write(this.command, entry.command);
-    this.block.setAttribute("aria-label", `Command for layers ${span(entry.start, entry.end)}`);
+    this.block.setAttribute("aria-label", `Command to host ${layers(entry.start, entry.end)}`);
   }
 }
 

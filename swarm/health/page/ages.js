@@ -1,9 +1,12 @@
 // The time of the page's server, and ages that tick by it: the clocks of those who look may be wrong.
 
-import { duration, moment } from "./units.js";
-import { attribute, write } from "./dom.js";
+import { ago, moment } from "./units.js";
+import { write } from "./dom.js";
 
 const clock = { at: Date.now() / 1000, heard_ms: 0 };
+
+/** @type {WeakMap<Element, {at: number, after: string, text: string}>} what each age on the page counts from */
+const told = new WeakMap();
 
 /** @param {number} at the server's wall time of what was just heard, in seconds */
 export function heard(at) {
@@ -17,35 +20,38 @@ export function now() {
 }
 
 /**
- * An element that shows how long ago something was.
+ * An element that shows how long ago something was, and when exactly to whoever points at it.
  * @param {string} [after] what stands behind it: "ago"
  */
 export function age(after = "") {
   const node = document.createElement("time");
   node.className = "age";
-  node.dataset.after = after && ` ${after}`;
+  told.set(node, { at: NaN, after: after && ` ${after}`, text: "" });
+  node.addEventListener("pointerenter", () => (node.title = moment(told.get(node)?.at ?? NaN)));
   return node;
 }
 
-/** @param {HTMLTimeElement} node @param {number} at wall seconds since 1970 */
+/** @param {HTMLTimeElement} node made by age @param {number} at wall seconds since 1970 */
 export function since(node, at) {
-  if (node.dataset.at !== String(at)) {
-    node.dataset.at = String(at);
-    attribute(node, "datetime", new Date(at * 1000).toISOString());
-    node.title = moment(at);
+  const entry = told.get(node);
+  if (!entry) return;
+  if (entry.at !== at) {
+    entry.at = at;
+    node.dateTime = new Date(at * 1000).toISOString();
   }
   show(node, now());
 }
 
-/** @param {HTMLElement} node @param {number} now_s */
+/** @param {Element} node @param {number} now_s */
 function show(node, now_s) {
-  write(node, `${duration(Math.max(0, now_s - Number(node.dataset.at)))}${node.dataset.after}`);
+  const entry = told.get(node);
+  if (!entry || Number.isNaN(entry.at)) return;
+  const text = `${ago(Math.max(0, now_s - entry.at))}${entry.after}`;
+  if (text !== entry.text) write(node, (entry.text = text));
 }
 
 /** Every age on the page, once: called each second. */
 export function tick() {
   const now_s = now();
-  for (const node of document.getElementsByClassName("age")) {
-    if (/** @type {HTMLElement} */ (node).dataset.at) show(/** @type {HTMLElement} */ (node), now_s);
-  }
+  for (const node of document.getElementsByClassName("age")) show(node, now_s);
 }

@@ -3,7 +3,7 @@
 /** @import {Chain, Model, Stage} from "./types.js" */
 
 import { age, since } from "./ages.js";
-import { attribute, element, hide, Keyed, kind, one, write } from "./dom.js";
+import { attribute, element, hide, Keyed, kind, one, title, write } from "./dom.js";
 import { duration, milliseconds, plural, rate, span } from "./units.js";
 
 const SHOWN = 8;
@@ -73,6 +73,7 @@ class ChainView {
     const whole_s = Math.max(chain.period_s ?? 0, sum_s + (chain.elsewhere_s ?? 0));
     const each = chain.period_s === null ? "time per token unknown" : `${milliseconds(chain.period_s)} a token`;
     write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "no token yet"}, ${each}`);
+    title(this.title, `chain ${chain.label}`);
     const parts = `open for ${duration(chain.open_s)}, ${plural(chain.stages.length, "stage")}`;
     write(this.note, chain.complete ? parts : `${parts}; not all of its stages are known here`);
     kind(this.root, chain.complete ? "chain" : "chain partial");
@@ -112,7 +113,7 @@ export class Chains {
   /** @param {Model} model */
   show(model) {
     this._model = model;
-    const names = new Map(model.servers.map((server) => [server.peer, server.name || server.short]));
+    const names = new Map(model.servers.map((server) => [server.peer, server.name || `…${server.short}`]));
     const shown = this._all ? model.chains : model.chains.slice(0, SHOWN);
     this._list.show(
       shown.map((chain) => ({ chain, names })),

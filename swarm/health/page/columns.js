@@ -43,7 +43,19 @@ export const CONDITIONS = {
 function plain(key, label, about, sort, text, why) {
   const reason = typeof why === "string" ? () => why : why;
   /** @param {HTMLElement} cell @returns {Update} */
-  const fill = (cell) => (server, context) => value(cell, text(server, context), reason(server));
+  const fill = (cell) => {
+    /** @type {string|null|undefined} */
+    let shown;
+    let told = "";
+    return (server, context) => {
+      const now = text(server, context);
+      const because = now === null ? reason(server) : "";
+      if (now === shown && because === told) return;
+      value(cell, now, because);
+      shown = now;
+      told = because;
+    };
+  };
   return { key, label, about, sort, fill };
 }
 
@@ -93,7 +105,7 @@ function nameCell(cell) {
   return (server) => {
     write(name, server.name || "(no name)");
     title(button, server.name ? `${server.name}: show all that is known` : "show all that is known");
-    write(short, server.short);
+    write(short, `…${server.short}`);
     title(short, server.peer);
   };
 }
@@ -106,10 +118,15 @@ function spanCell(cell) {
   const text = element("span", "short");
   track.setAttribute("aria-hidden", "true");
   cell.append(track, text);
+  let shown = "";
   return (server, { layers }) => {
+    const now = `${server.start} ${server.end} ${server.intent} ${layers}`;
+    if (now === shown) return;
+    shown = now;
     place(bar, [server.start, server.end], layers);
     place(intent, server.intent, layers);
     const moving = server.intent ? ` → ${span(...server.intent)}` : "";
+    title(text, `--blocks ${server.start}:${server.end}`);
     write(text, `${span(server.start, server.end)}${moving}`);
   };
 }
@@ -117,10 +134,8 @@ function spanCell(cell) {
 /** @param {HTMLElement} bar @param {[number, number]|null} where @param {number} layers */
 function place(bar, where, layers) {
   const [start, end] = where ?? [0, 0];
-  const left = `${(100 * start) / Math.max(layers, 1)}%`;
-  const width = `${(100 * Math.max(end - start, 0)) / Math.max(layers, 1)}%`;
-  if (bar.style.left !== left) bar.style.left = left;
-  if (bar.style.width !== width) bar.style.width = width;
+  bar.style.left = `${(100 * start) / Math.max(layers, 1)}%`;
+  bar.style.width = `${(100 * Math.max(end - start, 0)) / Math.max(layers, 1)}%`;
 }
 
 /** @param {HTMLElement} cell @returns {Update} */
@@ -155,7 +170,7 @@ function reachText(server) {
 /** @type {Column[]} */
 export const COLUMNS = [
   { key: "name", label: "Server", about: "public name and short peer id", sort: (s) => s.name.toLowerCase() || null, fill: nameCell, kind: "who" },
-  { key: "layers", label: "Layers", about: "start:end, the end not included", sort: (s) => s.start * 1e4 + s.end, fill: spanCell, kind: "layers" },
+  { key: "layers", label: "Layers", about: "the layers that it holds, of those of the model", sort: (s) => s.start * 1e4 + s.end, fill: spanCell, kind: "layers" },
   { key: "state", label: "State", about: "as this page sees it, and for how long", sort: (s) => s.condition, fill: conditionCell, kind: "state" },
   number("tau", "τ per layer", "a decode step's time per layer", (s) => s.tau_s, milliseconds, quiet),
   number("queue", "Queue", "steps that wait", (s) => s.queued_steps, count, quiet),

@@ -63,7 +63,7 @@ export class Detail {
     write(this._peer, server.peer);
     for (const { dd, of, why } of this._facts) value(dd, of(server), why);
     since(this._up, server.started_at);
-    const names = new Map(model.servers.map((one) => [one.peer, one.name || one.short]));
+    const names = new Map(model.servers.map((one) => [one.peer, one.name || `…${one.short}`]));
     write(this._links, linksText(model.links.filter((link) => link.source === server.peer), names));
     const proofs = server.standing.proofs.join(" ");
     hide(this._proofs, !proofs);

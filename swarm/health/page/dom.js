@@ -82,6 +82,7 @@ export function arrange(parent, wanted) {
   let at = parent.firstElementChild;
   for (const child of wanted) {
     if (child === at) at = at.nextElementSibling;
+    else if (child === at?.nextElementSibling) at = child.nextElementSibling; // what was skipped has its turn later
     else parent.insertBefore(child, at);
   }
 }

@@ -22,7 +22,8 @@ class EventView {
 
   /** @param {SwarmEvent} event */
   update(event) {
-    if (this.time.dataset.at) return; // events do not change
+    if (this._number === event.number) return; // events do not change
+    this._number = event.number;
     since(this.time, event.at);
     this.time.setAttribute("aria-label", moment(event.at));
     kind(this.kind, `kind ${GRAVE.has(event.kind) ? "grave" : GOOD.has(event.kind) ? "good" : ""}`.trim());

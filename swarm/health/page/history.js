@@ -4,7 +4,7 @@
 
 import uPlot from "./uplot.js";
 import { element, one, table, write } from "./dom.js";
-import { count, duration, percent, rate, seconds } from "./units.js";
+import { clockTime, count, duration, percent, rate, seconds } from "./units.js";
 
 const HOURS = [1, 6, 24];
 const AGAIN_S = 30;
@@ -39,7 +39,7 @@ function options(plot, width, pointed) {
     legend: { show: false },
     cursor: { sync: { key: "history" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
     scales: { y: { range: (/** @type {uPlot} */ _, /** @type {number|null} */ low, /** @type {number|null} */ high) => [0, plot.share ? 1 : Math.max((high ?? 0) * 1.1, 1e-3)] } },
-    axes: [{ ...axis, space: 60 }, { ...axis, size: 58, space: 34, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? "") }],
+    axes: [{ ...axis, space: 60, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(clockTime) }, { ...axis, size: 58, space: 34, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? "") }],
     series: [{}, ...plot.columns.map((_, i) => ({ stroke: () => colour(strokes[i]), width: 1.5, points: { show: false }, spanGaps: false }))],
     hooks: { setCursor: [(/** @type {uPlot} */ it) => pointed(it.cursor.idx)] },
   };
@@ -89,7 +89,7 @@ class Figure {
     const at = i ?? data.at.length - 1;
     const columns = this._plot.columns.map((column) => /** @type {(number|null)[]} */ (data[column]));
     const texts = columns.map((column) => this._plot.text(column[at]) ?? "–");
-    const when = i === null || i === undefined ? "latest" : new Date(data.at[at] * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    const when = i === null || i === undefined ? "latest" : clockTime(data.at[at]);
     const known = columns[0].filter((x) => x !== null);
     const range = known.length ? `, ${this._plot.text(Math.min(...known))} to ${this._plot.text(Math.max(...known))}` : "";
     write(this._now, `${when} ${texts.join(" / ")}${when === "latest" ? range : ""}`);

@@ -4,7 +4,6 @@
 
 import { element, one } from "./dom.js";
 import { count, megabits, milliseconds, seconds } from "./units.js";
-import { ends } from "./store.js";
 
 const MATRIX_MOST = 12;
 const LISTED = 30;
@@ -18,7 +17,7 @@ function speed(rtt_s) {
 }
 
 /** @param {Server} server */
-const named = (server) => element("bdi", "", server.name || server.short);
+const named = (server) => element("bdi", "", server.name || `…${server.short}`);
 
 /** @param {Link} link @returns {string} */
 function rttText(link) {
@@ -60,19 +59,32 @@ export class Links {
 
   /** @param {Model} model */
   _list(model) {
-    const slow = [...model.links].sort((a, b) => b.rtt_s - a.rtt_s);
-    const shown = this._all ? slow : slow.slice(0, LISTED);
+    const total = model.links.length;
+    const shown = slowest(model.links, this._all ? total : LISTED);
     const names = new Map(model.servers.map((server) => [server.peer, server]));
-    const more = element("button", "small", this._all ? `Only the ${LISTED} slowest` : `All ${count(slow.length)} links`);
+    const more = element("button", "small", this._all ? `Only the ${LISTED} slowest` : `All ${count(total)} links`);
     more.type = "button";
     more.addEventListener("click", () => {
       this._all = !this._all;
       this._draw();
     });
-    const text = this._all ? `All ${count(slow.length)} links, the slowest first.` : `The ${shown.length} slowest of ${count(slow.length)} links.`;
-    const tools = slow.length > LISTED ? [more] : [];
+    const text = this._all ? `All ${count(total)} links, the slowest first.` : `The ${shown.length} slowest of ${count(total)} links.`;
+    const tools = total > LISTED ? [more] : [];
     return [element("p", "note", text, " ", ...tools), framed(list(shown, names))];
   }
+}
+
+/**
+ * The slowest links, in order. A typed array sorts itself without calling back.
+ * @param {Link[]} links @param {number} most
+ */
+function slowest(links, most) {
+  if (links.length <= most) return [...links].sort((a, b) => b.rtt_s - a.rtt_s);
+  const floor_s = new Float64Array(links.map((link) => link.rtt_s)).sort()[links.length - most];
+  return links
+    .filter((link) => link.rtt_s >= floor_s)
+    .sort((a, b) => b.rtt_s - a.rtt_s)
+    .slice(0, most);
 }
 
 /** @param {HTMLElement} content */
@@ -92,7 +104,7 @@ function scoped(cell, scope) {
 
 /** @param {Server[]} servers @param {Link[]} links */
 function matrix(servers, links) {
-  const by = new Map(links.map((link) => [ends(link), link]));
+  const by = new Map(links.map((link) => [`${link.source} ${link.target}`, link]));
   const head = element("tr", "", scoped(element("th", "corner", "from ↓ to →"), "col"));
   for (const server of servers) head.append(scoped(element("th", "", named(server)), "col"));
   const body = element("tbody");

@@ -30,22 +30,34 @@ export class Row {
     /** @type {Server|null} */
     this.server = null;
     this.text = "";
-    this._links = "";
+    /** @type {Context|null} */
+    this._context = null;
+    /** @type {Model|null} */
+    this._model = null;
   }
 
   /** @param {{server: Server, model: Model, context: Context}} data */
   update({ server, model, context }) {
-    const out = context.outgoing.get(server.peer);
-    const links = `${context.layers} ${out?.goodput_mbps} ${out?.noop_age_s}`;
     this._model = model;
-    if (server === this.server && links === this._links) return;
-    this._links = links;
+    const around = this._around(server, context);
+    if (server === this.server && !around) return;
     if (server !== this.server) this.text = `${server.name}\n${server.peer}\n${server.condition}`.toLowerCase();
     this.server = server;
     for (const update of this._updates) update(server, context);
     const grey = server.condition === "silent" || server.condition === "ejected" || server.reached === false;
     kind(this.root, `${grey ? "grey " : ""}${this._detail ? "open" : ""}`.trim());
     this._detail?.update(server, model);
+  }
+
+  // Whether something besides the server itself is new to its row.
+  _around(/** @type {Server} */ server, /** @type {Context} */ context) {
+    if (context === this._context) return false;
+    const now = context.outgoing.get(server.peer);
+    const before = this._context?.outgoing.get(server.peer);
+    const same = now?.goodput_mbps === before?.goodput_mbps && now?.noop_age_s === before?.noop_age_s;
+    const layers = this._context?.layers;
+    this._context = context;
+    return !same || context.layers !== layers;
   }
 
   _toggle() {

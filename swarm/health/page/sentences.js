@@ -11,7 +11,9 @@ export function address(model) {
 
 class Sentence {
   constructor() {
-    this.mark = element("span");
+    this.name = element("bdi");
+    this.sign = element("span");
+    this.mark = element("span", "", this.sign, " ", this.name);
     this.text = element("span", "sentence");
     this.link = element("a", "", this.mark, " ", this.text);
     this.root = element("li", "", this.link);
@@ -21,7 +23,8 @@ class Sentence {
   update({ model, shown, only }) {
     kind(this.root, shown && !only ? "shown" : "");
     kind(this.mark, `mark ${model.usable ? "good" : "bad"}`);
-    write(this.mark, model.usable ? "✓ usable" : "✕ not usable");
+    write(this.sign, model.usable ? "✓" : "✕");
+    write(this.name, model.name);
     write(this.text, model.sentence);
     attribute(this.link, "href", `#${address(model)}`);
     if (shown && !only) attribute(this.link, "aria-current", "true");

@@ -29,7 +29,7 @@ export class Servers {
     scroller.tabIndex = 0;
     scroller.setAttribute("role", "region");
     scroller.setAttribute("aria-labelledby", "servers-title");
-    one("servers").append(element("div", "tools", ...this._filter, ...this._makeSorter(), this._count), scroller);
+    one("servers").append(element("div", "tools", ...this._filter, this._makeSorter(), this._count), scroller);
     this._markOrder();
   }
 
@@ -76,9 +76,9 @@ export class Servers {
 
   // On a phone the rows are cards without a heading row: there one sorts by this.
   _makeSorter() {
-    const label = element("label", "narrow", "Sort by");
+    const label = element("label", "", "Sort by");
     label.htmlFor = "sort";
-    this._select = element("select", "narrow");
+    this._select = element("select");
     this._select.id = "sort";
     for (const column of COLUMNS) {
       const option = element("option", "", column.label);
@@ -89,10 +89,10 @@ export class Servers {
       const column = COLUMNS.find((column) => column.key === this._select.value);
       if (column) this._sortBy(column, false);
     });
-    this._turn = element("button", "small narrow");
+    this._turn = element("button", "small");
     this._turn.type = "button";
     this._turn.addEventListener("click", () => this._sortBy(this._order.column, !this._order.down));
-    return [label, this._select, this._turn];
+    return element("span", "narrow", label, " ", this._select, " ", this._turn);
   }
 
   _makeTable() {

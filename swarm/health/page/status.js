@@ -61,7 +61,7 @@ export class Status {
     const when = observer.directory_at === null ? "it has not answered yet" : `it last answered ${duration(old_s)} ago`;
     hide(one("problem"), !observer.problem && !late);
     write(one("problem"), observer.problem ? `${observer.problem} (the directory: ${when})` : `The directory is silent: ${when}.`);
-    write(one("observer"), `watching since ${moment(observer.since_at)}, as …${observer.peer.slice(-8)}, ${observer.software}`);
+    write(one("observer"), `watching since ${moment(observer.since_at)}, as …\u2060${observer.peer.slice(-8)}, ${observer.software}`);
   }
 
   /** @param {string} text @param {string} said */

@@ -33,35 +33,47 @@ export function applied(old, patch) {
  */
 function whole(old, patch) {
   if (!old) return patch.model;
-  const gone = new Set(patch.gone);
-  const linksGone = new Set((patch.links_gone || []).map(([source, target]) => `${source} ${target}`));
+  const servers = patch.model.servers.map((server) => /** @type {Change<Server>} */ ([server.peer, "", server]));
+  const links = patch.model.links.map((link) => /** @type {Change<Link>} */ ([link.source, link.target, link]));
+  for (const peer of patch.gone) servers.push([peer, "", null]);
+  for (const [source, target] of patch.links_gone ?? []) links.push([source, target, null]);
   return {
     ...patch.model,
-    servers: merged(old.servers, patch.model.servers, (server) => server.peer, gone),
-    links: merged(old.links, patch.model.links, ends, linksGone),
+    servers: merged(old.servers, servers, ({ peer }) => peer, () => ""),
+    links: merged(old.links, links, ({ source }) => source, ({ target }) => target),
   };
 }
 
 /**
+ * What an entry with a key of two parts becomes; null: it is gone.
  * @template T
- * @param {T[]} old
- * @param {T[]} changed
- * @param {(one: T) => string} key
- * @param {Set<string>} gone
- * @returns {T[]} the old array itself where nothing changed
+ * @typedef {[first: string, second: string, entry: T|null]} Change
  */
-function merged(old, changed, key, gone) {
-  if (!changed.length && !gone.size) return old;
-  const all = new Map(old.map((one) => [key(one), one]));
-  for (const one of changed) all.set(key(one), one);
-  for (const name of gone) all.delete(name);
-  return [...all.values()];
-}
 
 /**
- * @param {Link} link
- * @returns {string}
+ * @template T
+ * @param {T[]} old
+ * @param {Change<T>[]} changes
+ * @param {(one: T) => string} first
+ * @param {(one: T) => string} second
+ * @returns {T[]} the old array itself where nothing changed
  */
-export function ends(link) {
-  return `${link.source} ${link.target}`;
+function merged(old, changes, first, second) {
+  if (!changes.length) return old;
+  /** @type {Map<string, Map<string, T|null>>} */
+  const by = new Map();
+  for (const [one, two, entry] of changes) {
+    const inner = by.get(one) ?? new Map();
+    by.set(one, inner.set(two, entry));
+  }
+  const all = [];
+  for (const one of old) {
+    const inner = by.get(first(one));
+    const entry = inner?.get(second(one));
+    if (entry === undefined) all.push(one);
+    else if (entry) all.push(entry);
+    inner?.delete(second(one));
+  }
+  for (const inner of by.values()) for (const entry of inner.values()) if (entry) all.push(entry);
+  return all;
 }

@@ -34,9 +34,16 @@ export const duration = known((s) => {
   return `${Math.floor(s / size)} ${big}${rest ? ` ${rest} ${small}` : ""}`;
 });
 
-/** @param {number} start @param {number} end layers [start, end), as --blocks takes them */
+/** How long ago something was, in one unit: 14 h. */
+export const ago = known((s) => {
+  const units = /** @type {[number, string][]} */ ([[86400, "d"], [3600, "h"], [60, "min"]]);
+  const [size, name] = units.find(([size]) => s >= size) ?? [1, "s"];
+  return `${Math.max(0, Math.floor(s / size))} ${name}`;
+});
+
+/** @param {number} start @param {number} end layers [start, end), the last one included: 0–9 */
 export function span(start, end) {
-  return `${start}:${end}`;
+  return end - start === 1 ? String(start) : `${start}–${end - 1}`;
 }
 
 /** @param {number} start @param {number} end layers [start, end) in words */
@@ -49,7 +56,15 @@ export function plural(n, one, many = `${one}s`) {
   return `${plain.format(n)} ${n === 1 ? one : many}`;
 }
 
+const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const short = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+
 /** @param {number} at wall seconds since 1970 */
 export function moment(at) {
-  return new Date(at * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+  return Number.isFinite(at) ? exact.format(at * 1000) : "";
+}
+
+/** @param {number} at wall seconds since 1970 @returns {string} hours and minutes */
+export function clockTime(at) {
+  return short.format(at * 1000);
 }
