@@ -93,7 +93,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     ``condition`` sums it up: ``serving``, ``joining``, ``draining``, ``silent`` (announced, but without live metrics,
     or this page cannot reach it), ``ejected``. ``since_at`` is when this page first saw it so; ``seen_at`` when it was
     last heard of. ``reached``: this page's own last try to reach it, None if there was none yet. ``stats`` None with
-    ``stats_note`` says why (``off``, ``unreachable``, ``busy``, empty: not asked yet).
+    ``stats_note`` says why (``off``, ``unreachable``, ``busy``, ``invalid``: its answer is none, empty: not asked yet).
     """
 
     peer: str
@@ -210,12 +210,17 @@ class SwarmState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryState(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's last hours in columns of one length, oldest first, a row about every ``step_s``."""
+    """A model's last hours in columns of one length, oldest first, a row about every ``step_s``.
+
+    Where the page was not at work, a row of None stands for all that are missing. ``step_p50_s`` and ``step_p99_s``
+    are of decode steps at one server, from arrival to leaving.
+    """
 
     model: str
     step_s: float
     at: list[float]
     tokens_per_s: list[float | None]
+    served_tokens_per_s: list[float | None] = []
     covered_share: list[float | None]
     servers: list[int | None]
     step_p50_s: list[float | None]

@@ -17,6 +17,8 @@ from swarm.models.safetensors_file import TensorInfo, read_header
 
 MANIFEST = "swarm-model.json"
 """Optional: name and revision a prepared folder goes by, sizes and hashes of its files."""
+FROM_FOLDER = "local"
+"""The revision of a model whose folder names none."""
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -41,7 +43,7 @@ def open_folder(folder: Path) -> ModelFiles:
     manifest = read_json(folder / MANIFEST) or {}
     return ModelFiles(
         name=plain_name(str(manifest.get("name") or folder.resolve().name)),
-        revision=plain_name(str(manifest.get("revision") or "local")),
+        revision=plain_name(str(manifest.get("revision") or FROM_FOLDER)),
         config=config,
         generation=read_json(folder / "generation_config.json") or {},
         tokenizer_path=tokenizer,

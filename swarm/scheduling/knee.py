@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from swarm.core.metrics import BATCHES
 from swarm.scheduling.cluster import Cluster, Node
 from swarm.scheduling.routing_price import Chain, chain_s, present_step_s
@@ -64,3 +66,19 @@ def full_servers(cluster: Cluster, chain: Chain, needs: RouteNeeds) -> list[str]
         for (node, _), most in zip(chain, knees, strict=True)
         if node.sessions > 0 and node.sessions + 1 > most * (1 + ROUNDING)
     ]
+
+
+def swarm_knee(cluster: Cluster, chain: Chain, needs: RouteNeeds) -> float:
+    """How many sessions all servers of ``cluster`` together take before they are slowed: ``T·M``.
+
+    T is a lone session's traversal of ``chain``, M the steps per second that the scarcest layer's holders give
+    together, each at its best rate over its whole span. For one chain of whole spans it is ``knee``. It overrates where
+    spans that overlap cannot all be used in full at once, and where classes of numerics do not mix. Infinite where
+    every layer has a holder without a step time. O(nodes · layers).
+    """
+    rates = np.zeros(cluster.layers)
+    for node in cluster.nodes:
+        if node.span is not None:
+            rates[node.span.start : node.span.end] += best_rate(node, len(node.span))
+    least = float(rates.min())
+    return least if math.isinf(least) else max(chain_s(cluster, chain, needs, lone_step_s) * least, 1.0)

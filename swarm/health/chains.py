@@ -1,0 +1,143 @@
+"""Live chains, put together from what each of their servers tells of its own stage. Pure.
+
+Anybody may claim any stage of any label, with any figures. So stages are only ever laid side by side: nothing is
+believed of one because of another, and a sum that cannot be is shown as nothing left over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from swarm.core.ids import PeerId
+from swarm.core.limits import MAX_STAGES
+from swarm.health.figures import rounded, rounded_or_none
+from swarm.health.sight import Heard, Seen
+from swarm.health.state import ChainState, StageState
+from swarm.wire.status import WINDOW_S, StageFigures
+
+MAX_CHAINS = 64
+"""Of a model, complete ones first, of those the ones with the latest steps."""
+SLOWEST_PERIOD_S = 60.0
+FASTEST_PERIOD_S = 1e-4
+"""Nobody decodes faster; what says so has not measured."""
+QUIET_PERIODS = 10
+QUIET_S = 5.0
+"""A chain whose last step is older than that, and than so many periods, makes no tokens at present."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """One server's word about one stage; ``at`` is the wall time of its last step."""
+
+    peer: PeerId
+    figures: StageFigures
+    at: float
+
+
+def chains_of(servers: Sequence[Seen], heard: Mapping[PeerId, Heard], layers: int, now_s: float) -> list[ChainState]:
+    """The chains of a model of ``layers`` layers at wall time ``now_s``, those with the latest steps first.
+
+    A stage counts if it lies within the layers its server announces and had a step in the last ``WINDOW_S``. Of several
+    claims to the same layers the one with the latest step counts, as after a heal.
+    """
+    claims: dict[bytes, list[_Claim]] = defaultdict(list)
+    for server in servers:
+        told = heard.get(server.peer)
+        if told is None or told.report is None:
+            continue
+        span = server.listing.announcement.span
+        for figures in told.report.chains:
+            at = told.report_at - figures.age_s
+            if span.start <= figures.start < figures.end <= min(span.end, layers) and now_s - at <= WINDOW_S:
+                claims[figures.label].append(_Claim(server.peer, figures, at))
+    dated = [
+        (max(claim.at for claim in theirs), _chain(label, theirs, layers, now_s)) for label, theirs in claims.items()
+    ]
+    dated.sort(key=lambda one: (not one[1].complete, -one[0], one[1].label))
+    shown = dated[:MAX_CHAINS]
+    shown.sort(key=lambda one: (-one[0], one[1].label))
+    return [chain for _, chain in shown]
+
+
+def _chain(label: bytes, claims: Sequence[_Claim], layers: int, now_s: float) -> ChainState:
+    stages = _tiling(claims, layers)
+    complete = stages is not None
+    if stages is None:
+        stages = _beside(claims)
+    periods_s = [stage.figures.period_s for stage in stages if stage.figures.period_s is not None]
+    period_s = median(periods_s) if periods_s else None
+    if period_s is not None and not FASTEST_PERIOD_S <= period_s <= SLOWEST_PERIOD_S:
+        period_s = None
+    spent = [_spent_s(stage.figures) for stage in stages]
+    elsewhere_s = None
+    if complete and period_s is not None and None not in spent:
+        elsewhere_s = max(period_s - sum(one for one in spent if one is not None), 0.0)
+    quiet_s = now_s - max(stage.at for stage in stages)
+    moving = period_s is not None and quiet_s <= max(QUIET_S, QUIET_PERIODS * period_s)
+    return ChainState(
+        label=label.hex(),
+        tokens_per_s=rounded(1 / period_s) if period_s is not None and moving else None,
+        period_s=rounded_or_none(period_s),
+        elsewhere_s=rounded_or_none(elsewhere_s),
+        complete=complete,
+        open_s=float(round(max(stage.figures.open_s for stage in stages))),
+        stages=[_stage(stage) for stage in stages],
+    )
+
+
+def _tiling(claims: Sequence[_Claim], layers: int) -> list[_Claim] | None:
+    """Claims that tile ``[0, layers)``, the latest first wherever there is a choice; None if there are none.
+
+    Looks back over a choice that leads nowhere. O(claims log claims).
+    """
+    by_start: dict[int, list[_Claim]] = defaultdict(list)
+    for claim in sorted(claims, key=lambda claim: -claim.at):
+        by_start[claim.figures.start].append(claim)
+    onward: dict[int, _Claim] = {}  # the first claim of a way from here to the end
+    for start in sorted(by_start, reverse=True):
+        for claim in by_start[start]:
+            if claim.figures.end == layers or claim.figures.end in onward:
+                onward[start] = claim
+                break
+    way: list[_Claim] = []
+    at = 0
+    while at < layers:
+        if at not in onward or len(way) == MAX_STAGES:
+            return None
+        way.append(onward[at])
+        at = onward[at].figures.end
+    return way
+
+
+def _beside(claims: Sequence[_Claim]) -> list[_Claim]:
+    """Claims that do not overlap, the latest first, in order of layers."""
+    chosen: list[_Claim] = []
+    for claim in sorted(claims, key=lambda claim: -claim.at):
+        figures = claim.figures
+        if all(other.figures.end <= figures.start or figures.end <= other.figures.start for other in chosen):
+            chosen.append(claim)
+        if len(chosen) == MAX_STAGES:
+            break
+    return sorted(chosen, key=lambda claim: claim.figures.start)
+
+
+def _spent_s(figures: StageFigures) -> float | None:
+    parts = figures.wait_s, figures.compute_s, figures.send_s
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _stage(claim: _Claim) -> StageState:
+    figures = claim.figures
+    return StageState(
+        peer=claim.peer,
+        stage=figures.stage,
+        start=figures.start,
+        end=figures.end,
+        wait_s=rounded_or_none(figures.wait_s),
+        compute_s=rounded_or_none(figures.compute_s),
+        send_s=rounded_or_none(figures.send_s),
+        figures_at=claim.at,
+    )
