@@ -1,0 +1,164 @@
+"""Reads the directory: which models there are, who serves them, and who did until a moment ago."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swarm.client.snapshot import layer_count_of
+from swarm.core.clock import Clock
+from swarm.core.errors import ConfigError, NetworkError
+from swarm.core.ids import ModelId, PeerId
+from swarm.core.listing import Listing
+from swarm.core.model_entry import ModelEntry
+from swarm.dht.protocol import Directory
+from swarm.health.sight import Seen
+
+INDEX_EVERY_S = 10.0
+"""The index is read so often; it changes when models come and go."""
+MAX_MODELS = 64
+"""On one page, those with servers first."""
+READ_AT_ONCE = 16
+"""Models whose servers are read in one round; those with servers go first, the others take turns."""
+TURNS = 4
+"""Of a round, for those without servers, or that had to wait."""
+GONE_S = 600.0
+"""So long a server is shown whose record ran out without a goodbye,"""
+ENDED_S = 24 * 3600.0
+"""and a model without servers that nobody lists any more."""
+ANNOUNCED_S = 60.0
+"""An announcement is made for so long, mostly; so a server that nothing else is known of was there that long ago."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ModelRead:
+    """A model as the directory has it. ``layers`` 0: nobody says. ``last_at``: when somebody last spoke of it."""
+
+    model: ModelId
+    layers: int = 0
+    servers: Mapping[PeerId, Seen] = field(default_factory=dict)
+    last_at: float = 0.0
+    read_at: float | None = None
+
+
+def merged(before: Mapping[PeerId, Seen], listings: Sequence[Listing], now_s: float) -> dict[PeerId, Seen]:
+    """The servers of a model after a reading at wall time ``now_s``, those included that vanished without a goodbye.
+
+    A reader keeps records until they expire, so one that is absent before has said that it goes.
+    """
+    servers: dict[PeerId, Seen] = {}
+    for listing in listings:
+        old = before.get(listing.peer)
+        servers[listing.peer] = Seen(listing, _seen_at(old, listing, now_s))
+    for peer, seen in before.items():
+        expired = seen.gone or seen.listing.announcement.expires_s <= now_s
+        if peer not in servers and expired and now_s - seen.seen_at < GONE_S:
+            servers[peer] = Seen(Listing(seen.listing.announcement, seen.listing.record), seen.seen_at, gone=True)
+    return servers
+
+
+def _seen_at(old: Seen | None, listing: Listing, now_s: float) -> float:
+    if listing.metrics is None:
+        made_s = min(listing.announcement.expires_s - ANNOUNCED_S, now_s)
+        return made_s if old is None else max(old.seen_at, made_s)
+    if old is not None and old.listing.metrics == listing.metrics:
+        return old.seen_at
+    return now_s
+
+
+class Reading:
+    """What the directory said, brought up to date by ``look``. ``wanted`` restricts it to models of these ids or names.
+
+    ``directory_at`` is when it last answered, ``problem`` why it does not at present.
+    """
+
+    def __init__(self, directory: Directory, clock: Clock, wanted: Sequence[str] = ()) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._wanted = frozenset(wanted)
+        self._index_s: float | None = None
+        self._turn = 0
+        self.models: dict[str, ModelRead] = {}
+        self.directory_at: float | None = None
+        self.problem = ""
+        for name in wanted:
+            self._add_wanted(name)
+
+    async def look(self) -> None:
+        """One round: the index if it is due, and the servers of as many models as a round has room for."""
+        try:
+            now_s = self._clock.monotonic_s()
+            if self._index_s is None or now_s - self._index_s >= INDEX_EVERY_S:
+                self._take_index(await self._directory.models())
+                self._index_s = now_s
+            reads = [asyncio.create_task(self._read(model)) for model in self._round()]
+            if reads:
+                await _all(reads)
+        except NetworkError as error:
+            self.problem = error.message
+            return
+        self.problem = ""
+        self.directory_at = self._clock.wall_s()
+
+    async def _read(self, model: ModelRead) -> None:
+        listings = await self._directory.servers(model.model)
+        now_s = self._clock.wall_s()
+        model.servers = merged(model.servers, listings, now_s)
+        model.read_at = now_s
+        if listings:
+            model.last_at = now_s
+            model.layers = layer_count_of(listings, None)
+
+    def _add_wanted(self, name: str) -> None:
+        """A model named whole is looked for whether or not the index has it."""
+        try:
+            model = ModelId.parse(name)
+        except ConfigError:
+            return
+        self.models[str(model)] = ModelRead(model)
+
+    def _take_index(self, entries: Sequence[ModelEntry]) -> None:
+        now_s = self._clock.wall_s()
+        for entry in entries:
+            model = ModelId.parse(entry.model)
+            if self._wanted and not self._wanted & {entry.model, model.name, f"{model.name}@{model.revision}"}:
+                continue
+            known = self.models.setdefault(entry.model, ModelRead(model))
+            known.last_at = now_s
+            if not known.servers:
+                known.layers = entry.layer_count
+        for name, known in list(self.models.items()):
+            if not known.servers and now_s - known.last_at > ENDED_S and name not in self._wanted:
+                del self.models[name]
+        self._keep_few()
+
+    def _keep_few(self) -> None:
+        ranked = sorted(self.models.values(), key=lambda model: (not model.servers, -model.last_at, str(model.model)))
+        for model in ranked[MAX_MODELS:]:
+            del self.models[str(model.model)]
+
+    def _round(self) -> list[ModelRead]:
+        served = [model for model in self.models.values() if model.servers]
+        chosen = served[: READ_AT_ONCE - TURNS]
+        others = [model for model in self.models.values() if model not in chosen]
+        begin = self._turn % max(len(others), 1)
+        room = READ_AT_ONCE - len(chosen)
+        self._turn += min(room, len(others))
+        return chosen + (others[begin:] + others[:begin])[:room]
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for all; then raise the first one's error, if any failed. Cancelled, all are."""
+    try:
+        await asyncio.wait(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
