@@ -21,6 +21,8 @@ from swarm.models.progress import Progress
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT_S = 30.0
+TOLD_BYTES = 1 << 30
+"""Reading less than this from a disk takes no time worth telling of."""
 MAX_IDLE_ATTEMPTS = 5
 """Connections in a row that bring not one byte before a download gives up."""
 
@@ -178,7 +180,7 @@ def download(
     part.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with part.open("a+b") as stream:
-        done = _hash_existing(stream, digest)
+        done = _hash_existing(stream, digest, expected.name, progress)
         source = RemoteBytes(locate, name=expected.name, start=done, stop=None, pause=pause)
         if expected.size is None or done < expected.size:
             for chunk in source:
@@ -199,10 +201,14 @@ def download(
     os.replace(part, target)
 
 
-def _hash_existing(stream: Any, digest: Any) -> int:
+def _hash_existing(stream: Any, digest: Any, name: str, progress: Progress) -> int:
+    """Read what an earlier run left; many gigabytes take a while, so that is told too."""
+    total = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     count = 0
     while chunk := stream.read(CHUNK_BYTES):
         digest.update(chunk)
         count += len(chunk)
+        if total > TOLD_BYTES:
+            progress(f"{name}, checking what is here", count, total)
     return count

@@ -10,7 +10,7 @@ import pytest
 
 from swarm.core.errors import DownloadError
 from swarm.models.download import Expected, Remote, download
-from swarm.models.progress import ProgressLine, human_bytes, silent
+from swarm.models.progress import ProgressLine, human_bytes, human_s, silent
 
 
 class Terminal(io.StringIO):
@@ -47,13 +47,54 @@ def test_a_terminal_line_is_redrawn_in_place_but_not_too_often() -> None:
     assert "100.0 MB of 100.0 MB (100 %)" in terminal.getvalue().split("\r")[-1]
 
 
-def test_a_log_gets_first_and_last_state_only() -> None:
+def test_a_quick_one_leaves_its_first_and_last_state_in_a_log() -> None:
     log = io.StringIO()
     line = ProgressLine(log, clock=Time())
     for done in range(0, 101, 10):
         line("file", done, 100)
     line("file", 100, 100)
     assert log.getvalue().splitlines() == ["file: 0 B of 100 B (0 %)", "file: 100 B of 100 B (100 %)"]
+
+
+def test_a_long_one_leaves_a_line_every_few_seconds_in_a_log_and_fewer_later() -> None:
+    log, time = io.StringIO(), Time()
+    line = ProgressLine(log, clock=time)
+    for second in range(601):
+        time.now = second
+        line("file", second * 1_000_000, 600_000_000)
+    lines = log.getvalue().splitlines()
+    assert "\r" not in log.getvalue()
+    assert lines[1] == "file: 5.0 MB of 600.0 MB (1 %) at 1.0 MB/s 9 min 55 s left"
+    assert 20 < len(lines) < 40
+    assert lines[-1] == "file: 600.0 MB of 600.0 MB (100 %) at 1.0 MB/s"
+
+
+def test_the_speed_is_that_of_the_last_seconds() -> None:
+    terminal, time = Terminal(), Time()
+    line = ProgressLine(terminal, clock=time)
+    for tick in range(400):  # 20 s at 100 MB/s, of which a mean would speak for long, then 20 s at 1 MB/s
+        time.now = tick / 10
+        line("file", int(min(time.now, 20.0) * 1e8 + max(time.now - 20.0, 0.0) * 1e6), 3_000_000_000)
+    assert " at 1.0 MB/s" in terminal.getvalue().split("\r")[-1]
+
+
+def test_a_line_stays_within_a_narrow_terminal() -> None:
+    terminal, time = Terminal(), Time()
+    line = ProgressLine(terminal, clock=time, columns=lambda _: 30)
+    line("a file with a long name", 1_000, 2_000)
+    time.now = 1.0
+    line("a file with a long name", 1_500, 2_000)
+    drawn = [part.removeprefix("\x1b[K") for part in terminal.getvalue().split("\r") if part]
+    assert [len(part) for part in drawn] == [29, 29]
+    assert drawn[-1].endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (273_600, "3 d 4 h")],
+)
+def test_times_for_people(seconds: float, text: str) -> None:
+    assert human_s(seconds) == text
 
 
 def test_a_new_label_starts_a_new_line_and_an_unknown_total_is_left_out() -> None:
