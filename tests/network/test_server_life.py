@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import time
@@ -13,6 +14,10 @@ import psutil
 import pytest
 
 from swarm import GenerationInterruptedError, SwarmError, SwarmModel
+from swarm.core.errors import PeerLostError
+from swarm.core.ids import PeerId
+from swarm.transport.status import StatusLine
+from swarm.wire.status import StatusReport
 
 PROMPT = "Once upon a time, in a village between two rivers, there lived"
 NEW_TOKENS = 40
@@ -47,6 +52,24 @@ class Pair:
         parts = self.model._inner.parts
         found = self.model._loop.run(parts.directory.servers(parts.files.model_id))
         return [listing.peer for listing in found]
+
+
+class Watched:
+    """A status stream to the second server that stays open."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._run = pair.model._loop.run
+        self._line = self._run(StatusLine.open(pair.model._inner.parts.transport, PeerId(pair.second.peer)))
+
+    def ask(self) -> StatusReport:
+        report: StatusReport = self._run(self._line.ask())
+        return report
+
+    def ended(self) -> SwarmError:
+        """What ended it; waits for that."""
+        error: SwarmError = self._run(asyncio.wait_for(self._line.ended(), AT_ONCE_S))
+        self._run(self._line.close())
+        return error
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +131,11 @@ def test_a_frozen_server_is_noticed_and_may_come_back(pair: Pair) -> None:
 
 
 def test_kill_9_in_the_middle_of_an_answer(pair: Pair) -> None:
-    daemons = daemons_of(pair.second)
+    daemons, watched = daemons_of(pair.second), Watched(pair)
     error, took_s = interrupt_after(pair, 5, pair.second.process.kill)
     check_valid_part(error, pair)
     assert took_s < LOST_S
+    assert isinstance(watched.ended(), PeerLostError)
     assert_gone(daemons)
 
     assert pair.first.process.poll() is None
@@ -128,10 +152,16 @@ def test_kill_9_in_the_middle_of_an_answer(pair: Pair) -> None:
 def test_a_signal_ends_it_cleanly(pair: Pair, number: signal.Signals) -> None:
     daemons = daemons_of(pair.second)
     assert pair.second.peer in pair.seen()
+    watched = Watched(pair)
+    report = watched.ask()
+    assert report.totals.answers == report.answers >= NEW_TOKENS
+    stage = report.chains[0]  # before it came the server's own probe
+    assert (stage.start, stage.end, stage.decode_rows) == (15, 30, NEW_TOKENS - 1)
     began_s = time.monotonic()
     pair.second.signal(number)
     assert pair.second.wait() == 0
     assert time.monotonic() - began_s < AT_ONCE_S
+    assert isinstance(watched.ended(), PeerLostError)
     assert pair.second.peer not in pair.seen(), "withdrawn, not left to expire"
     assert_gone(daemons)
     pair.second.event("stopped")

@@ -171,3 +171,28 @@ async def test_a_peer_that_cannot_be_dialled_is_not_hammered_and_not_waited_for(
         await pair.clock.advance(3 * LINGER_S)
         assert dials == []
         await keeper.close()
+
+
+async def test_how_old_the_last_answer_is() -> None:
+    """None before the first; it grows while a peer is frozen, also over a stream that broke."""
+    async with Pair() as pair:
+        here, there = pair.here, THERE.peer_id
+        pair.network.shape(HERE.peer_id, there, LinkShape(delay_s=0.025))
+        assert not here.beats(there)
+        assert here.answer_age_s(there) is None
+        hold = here.hold(there, (), pair.told.append)
+        assert here.beats(there)
+        assert here.answer_age_s(there) is None
+        await pair.clock.advance(10.0)
+        assert (here.answer_age_s(there) or 0.0) <= INTERVAL_S + 0.05
+        pair.network.freeze(there)
+        await pair.clock.advance(3.0)
+        assert here.answer_age_s(there) == pytest.approx(3.0, abs=2 * INTERVAL_S)
+        pair.network.cut(HERE.peer_id, there)
+        pair.network.thaw(there)
+        await pair.clock.advance(4.0)
+        assert here.answer_age_s(there) == pytest.approx(7.0, abs=2 * INTERVAL_S)
+        here.release(hold)
+        await pair.clock.advance(3 * LINGER_S)
+        assert not here.beats(there)
+        assert here.answer_age_s(there) is None

@@ -158,3 +158,30 @@ async def test_a_write_that_fails_measures_nothing() -> None:
     with meter.sending(CHUNK_BYTES):
         await clock.advance(1.0)
     assert meter.mbps == pytest.approx(8e-6 * (CHUNK_BYTES - BUFFER_BYTES))
+
+
+async def test_a_part_measures_what_goes_to_one_peer_and_the_whole_all_of_it() -> None:
+    clock = VirtualClock()
+    meter = UplinkMeter(clock)
+    near, far = meter.part(), meter.part()
+    for part, seconds in ((near, 1.0), (far, 4.0)):
+        await clock.advance(QUIET_S)
+        with part.sending(CHUNK_BYTES):
+            await clock.advance(seconds)
+    fast_mbps = 8e-6 * (CHUNK_BYTES - BUFFER_BYTES)
+    assert near.mbps == pytest.approx(fast_mbps)
+    assert far.mbps == pytest.approx(fast_mbps / 4)
+    assert meter.mbps is not None
+    assert far.mbps < meter.mbps <= near.mbps
+    assert (near.sent_bytes, far.sent_bytes, meter.sent_bytes) == (CHUNK_BYTES, CHUNK_BYTES, 2 * CHUNK_BYTES)
+
+
+async def test_bytes_that_were_sent_are_counted_with_their_frames_and_failed_ones_not() -> None:
+    async with Sender(20.0) as sender:
+        link = await sender.connect()
+        before = sender.meter.sent_bytes
+        await sender.clock.run(sender.push(link, 1000))
+        assert 1000 < sender.meter.sent_bytes - before < 1100
+        with pytest.raises(RuntimeError), sender.meter.sending(500):
+            raise RuntimeError("gone")
+        assert sender.meter.sent_bytes - before < 1100
