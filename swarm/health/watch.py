@@ -32,6 +32,8 @@ from swarm.runtime.tasks import Tasks
 from swarm.transport.protocol import Transport
 
 READ_EVERY_S = 2.0
+REREAD_S = 0.5
+"""Sooner the directory is not read again for a server that was lost."""
 READ_TIMEOUT_S = 20.0
 """A directory that takes longer for one round does not answer."""
 BUILD_EVERY_S = 1.0
@@ -83,6 +85,8 @@ class Watch:
         self._bell = Bell(parts.clock)
         self._news = asyncio.Condition()
         self._reading = Reading(parts.directory, parts.clock, self._options.models)
+        self._one_reader = asyncio.Lock()
+        self._read_s = 0.0
         self._asker = Asker(parts.transport, parts.clock, self._bell.ring)
         self._standings = Standings(
             parts.transport, parts.directory, parts.clock, parts.reputation, lambda model: listed(self._reading, model)
@@ -109,7 +113,8 @@ class Watch:
                 await self._safely(self._begin)
                 while True:
                     took_s = await self._safely(self._build)
-                    await self._bell.sleep(max(BUILD_EVERY_S, (took_s or 0.0) / BUILD_SHARE))
+                    if await self._bell.sleep(max(BUILD_EVERY_S, (took_s or 0.0) / BUILD_SHARE)):
+                        await self._safely(self._look_again)
         finally:
             await self._asker.close()
             await self._standings.close()
@@ -181,13 +186,19 @@ class Watch:
         while not tried(self._asker.heard()) and self._clock.monotonic_s() < until_s:
             await self._bell.sleep(until_s - self._clock.monotonic_s())
 
+    async def _look_again(self) -> None:
+        """A server was lost, or found: if it has just said goodbye, that is what is to be told."""
+        if self._clock.monotonic_s() - self._read_s >= REREAD_S:
+            await self._read()
+
     async def _read(self) -> None:
         reading = self._reading
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with self._one_reader, asyncio.timeout(READ_TIMEOUT_S):
                 await reading.look()
         except TimeoutError:
             reading.problem = f"no answer within {READ_TIMEOUT_S:g} s"
+        self._read_s = self._clock.monotonic_s()
         self._asker.follow(targets(reading))
         await self._standings.follow([model.model for model in reading.models.values() if model.servers])
 
