@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
 
-from swarm.runtime.logs import printable
+from swarm.cli.live_line import LiveLine, Text, waiting
+from swarm.models.progress import ProgressLine
+from swarm.runtime.logs import make_room, printable
 
 
 class Console(Protocol):
@@ -24,12 +30,28 @@ class Console(Protocol):
         """Bytes moved."""
         ...
 
+    def waiting(self, what: str | Text) -> AbstractContextManager[None]:
+        """Inside, something is being waited for; it is told with the seconds that have passed, if they are many.
+
+        ``what`` may be a function of those seconds that gives the whole text.
+        """
+        ...
+
+    def status(self, text: Text | None) -> None:
+        """How things are while nothing happens, for people at a terminal; None: no more."""
+        ...
+
 
 class HumanConsole:
-    """Plain text, a blank line around blocks."""
+    """Plain text, a blank line around blocks. What goes on now is redrawn on ``errors``, standard error by default."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, errors: TextIO | None = None) -> None:
+        errors = sys.stderr if errors is None else errors
         self._stream = stream
+        self._live = LiveLine(errors)
+        self._quiet = LiveLine(errors, logs=False)
+        self._bytes = ProgressLine(errors)
+        make_room(self._lift)
 
     def event(self, name: str, text: str, **fields: object) -> None:
         block = "\n" in text
@@ -41,24 +63,51 @@ class HumanConsole:
         self._write("\n".join(["", "!" * len(line), line, "!" * len(line)]))
 
     def progress(self, label: str, done: int, total: int) -> None:
-        """Drawn elsewhere (``ProgressLine``), on standard error."""
+        self._mute(not 0 < total <= done)
+        self._bytes(label, done, total)
+
+    def waiting(self, what: str | Text) -> AbstractContextManager[None]:
+        return waiting(self._live, what)
+
+    def status(self, text: Text | None) -> None:
+        if text is None:
+            self._quiet.clear()
+        else:
+            self._quiet.show(text)
 
     def _write(self, text: str) -> None:
+        self._lift()
+        self._mute(False)
         print(text, file=self._stream, flush=True)
+
+    def _mute(self, muted: bool) -> None:
+        for line in (self._live, self._quiet):
+            line.lift()
+            line.muted = muted
+
+    def _lift(self) -> None:
+        """Make room for a line of something else."""
+        self._live.lift()
+        self._quiet.lift()
+        self._bytes.close()
 
 
 class JsonConsole:
     """One object a line: ``event``, ``time`` (seconds since 1970) and the event's own fields."""
 
     PROGRESS_EVERY_S = 1.0
+    WAITING_AFTER_S = 2.0
+    WAITING_EVERY_S = 10.0
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._progressed_s = 0.0
+        self._lock = threading.Lock()
 
     def event(self, name: str, text: str, **fields: object) -> None:
         line = json.dumps({"event": name, "time": round(time.time(), 3), **fields})
-        print(line, file=self._stream, flush=True)
+        with self._lock:
+            print(line, file=self._stream, flush=True)
 
     def warning(self, text: str) -> None:
         self.event("warning", text, message=text)
@@ -68,3 +117,24 @@ class JsonConsole:
         if done >= total or now_s - self._progressed_s >= self.PROGRESS_EVERY_S:
             self._progressed_s = now_s
             self.event("progress", label, label=label, done_bytes=done, total_bytes=total)
+
+    @contextmanager
+    def waiting(self, what: str | Text) -> Iterator[None]:
+        over, began_s = threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            pause_s = self.WAITING_AFTER_S
+            while not over.wait(pause_s):
+                pause_s = self.WAITING_EVERY_S
+                seconds = time.monotonic() - began_s
+                text = what(seconds) if callable(what) else what
+                self.event("waiting", text, what=text, seconds=round(seconds, 1))
+
+        threading.Thread(target=tell, daemon=True, name="waiting").start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def status(self, text: Text | None) -> None:
+        """A program asks for events."""

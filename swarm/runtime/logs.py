@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import sys
+from collections.abc import Callable
 from typing import TextIO
 
 from swarm.core.errors import ConfigError
@@ -33,6 +34,13 @@ def setup_logging(
         _attach(name, handler, logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
 
 
+def make_room(before: Callable[[], None] | None) -> None:
+    """Have ``before`` called ahead of each log line: who redraws a line of the terminal takes it away then."""
+    for handler in logging.getLogger("swarm").handlers:
+        if isinstance(handler, _Handler):
+            handler.before = before
+
+
 def _attach(name: str, handler: logging.Handler, level: int) -> None:
     logger = logging.getLogger(name)
     for old in [old for old in logger.handlers if isinstance(old, _Handler)]:
@@ -43,7 +51,14 @@ def _attach(name: str, handler: logging.Handler, level: int) -> None:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """A stream handler that can be told from other people's."""
+    """A stream handler that can be told from other people's. ``before`` makes room on the terminal."""
+
+    before: Callable[[], None] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.before is not None:
+            self.before()
+        super().emit(record)
 
 
 class _Lines(logging.Formatter):
