@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,20 +36,27 @@ _GUARD = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 @dataclass
 class Command:
-    """A process of ours (a module or a script): standard output line by line as it comes, standard error in a file."""
+    """A process of ours (a module or a script): standard output line by line as it comes, standard error in a file.
+
+    With ``folder`` it is what a person typed there instead: one argument, for a shell.
+    """
 
     arguments: Sequence[str]
     errors: Path
     lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
     family: list[psutil.Process] = field(default_factory=list)
     prefix: Sequence[str] = ()
+    folder: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        how = [] if self.arguments[0].endswith(".py") else ["-m"]
+        program = ["bash", "-c"] if self.folder is not None else [sys.executable, *how]
         with self.errors.open("wb") as errors:
-            how = [] if self.arguments[0].endswith(".py") else ["-m"]
             self.process = subprocess.Popen(
-                [*_GUARD, *self.prefix, sys.executable, *how, *self.arguments],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=QUIET,
+                [*_GUARD, *self.prefix, *program, *self.arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env={**QUIET, **self.environment}, cwd=self.folder,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -73,6 +81,21 @@ class Command:
             return self.lines.get(timeout=timeout_s)
         except queue.Empty:
             raise AssertionError(f"nothing said in {timeout_s:g} s; standard error: {self.stderr}") from None
+
+    def until(self, pattern: str, timeout_s: float) -> re.Match[str]:
+        """Wait for a line that matches ``pattern`` somewhere; fails if the output ends, or after ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        while (line := self.line(max(deadline_s - time.monotonic(), 0.01))) is not None:
+            if (found := re.search(pattern, line)) is not None:
+                return found
+        raise AssertionError(f"ended before {pattern!r}; standard error: {self.stderr}")
+
+    def rest(self) -> list[str]:
+        """What it said to its end that nobody has read yet."""
+        said: list[str] = []
+        while (line := self.line(END_S)) is not None:
+            said.append(line)
+        return said
 
     def note_children(self) -> None:
         """Remember the daemons, to see later that none is left."""
@@ -196,6 +219,12 @@ class Launcher:
     def run(self, *arguments: str, prefix: Sequence[str] = ()) -> Command:
         """Any other command, ``prefix`` and ``python -m`` before it."""
         process = Command(arguments, self.folder / f"{len(self.started)}.err", prefix=prefix)
+        self.started.append(process)
+        return process
+
+    def shell(self, command: str, *, folder: Path, environment: Mapping[str, str]) -> Command:
+        """What a person typed in ``folder``."""
+        process = Command([command], self.folder / f"{len(self.started)}.err", folder=folder, environment=environment)
         self.started.append(process)
         return process
 
