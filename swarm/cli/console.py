@@ -14,6 +14,8 @@ from swarm.cli.live_line import LiveLine, Text, waiting
 from swarm.models.progress import ProgressLine
 from swarm.runtime.logs import make_room, printable
 
+STATUS_EVERY_S = 300.0
+
 
 class Console(Protocol):
     """Where a long-running command reports to."""
@@ -41,6 +43,11 @@ class Console(Protocol):
         """How things are while nothing happens, for people at a terminal; None: no more."""
         ...
 
+    @property
+    def status_every_s(self) -> float | None:
+        """How often to tell that as an event instead; None where ``status`` shows it."""
+        ...
+
 
 class HumanConsole:
     """Plain text, a blank line around blocks. What goes on now is redrawn on ``errors``, standard error by default."""
@@ -48,6 +55,7 @@ class HumanConsole:
     def __init__(self, stream: TextIO, errors: TextIO | None = None) -> None:
         errors = sys.stderr if errors is None else errors
         self._stream = stream
+        self._terminal = errors.isatty()
         self._live = LiveLine(errors)
         self._quiet = LiveLine(errors, logs=False)
         self._bytes = ProgressLine(errors)
@@ -68,6 +76,10 @@ class HumanConsole:
 
     def waiting(self, what: str | Text) -> AbstractContextManager[None]:
         return waiting(self._live, what)
+
+    @property
+    def status_every_s(self) -> float | None:
+        return None if self._terminal else STATUS_EVERY_S
 
     def status(self, text: Text | None) -> None:
         if text is None:
@@ -96,6 +108,7 @@ class JsonConsole:
     """One object a line: ``event``, ``time`` (seconds since 1970) and the event's own fields."""
 
     PROGRESS_EVERY_S = 1.0
+    status_every_s: float | None = 60.0
     WAITING_AFTER_S = 2.0
     WAITING_EVERY_S = 10.0
 

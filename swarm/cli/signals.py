@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 STOPPED_EARLY = 130
@@ -40,6 +41,29 @@ class Signals:
                 os.dup2(nowhere.fileno(), output)
         self._terminals = []
         self.stop.set()
+
+
+class PauseSwitch:
+    """SIGUSR1 pauses a server, SIGUSR2 lets it go on; unheard, either would end the process, so make one early."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.changed = asyncio.Event()
+        """Set by each of the two, once ``follow`` was called."""
+        for number, paused in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
+            signal.signal(number, partial(self._noted, paused))
+
+    def follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake whoever waits in ``loop`` as well."""
+        for number, paused in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
+            loop.add_signal_handler(number, self._switched, paused)
+
+    def _noted(self, paused: bool, *_: object) -> None:
+        self.paused = paused
+
+    def _switched(self, paused: bool) -> None:
+        self.paused = paused
+        self.changed.set()
 
 
 @contextlib.contextmanager

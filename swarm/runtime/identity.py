@@ -63,6 +63,25 @@ def _load(path: Path) -> Identity:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
 
 
+def holder_of(path: Path) -> int | None:
+    """The process that holds the identity in ``path`` now, None if none does. Raises ``ConfigError`` if its lock cannot
+    be read."""
+    try:
+        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot read the lock of {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(descriptor, 32).decode("ascii", errors="replace").strip()
+        return int(holder) if holder.isdecimal() else None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 class IdentityLock:
     """Holds an identity file for this process, so that no second one on this machine announces with the same key.
 
