@@ -149,8 +149,8 @@ class Batcher:
             self.turnaround.computed(len(jobs), took_s, ended_s, self._meter.step_s)
 
     def _count(self, job: Job) -> None:
-        answers = job.want if job.stage.is_tail else 0
-        self._figures.computed(job.session, job.computed_s, rows=job.step.rows, decode=job.is_decode, answers=answers)
+        session, now_s = job.session, job.computed_s
+        self._figures.computed(session, now_s, rows=job.step.rows, decode=job.is_decode, answers=job.answers)
 
     def _share(self, session: ServerSession) -> float:
         return _layers(session) / self._engine.info.layer_count

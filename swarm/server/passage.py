@@ -94,6 +94,17 @@ class Passage:
         return isinstance(self.step, Step) and self.step.answer is not None
 
     @property
+    def answers(self) -> int:
+        """How many tokens its client gets of this step, sampled here or by itself; none before the last layer.
+
+        Rows that are wanted in bulk and not sampled here (an auditor's) count as one.
+        """
+        stage = self.stage
+        if not stage.is_tail or stage.opened.end != stage.info.layer_count:
+            return 0
+        return self.want if stage.opened.head or self.is_decode else min(self.want, 1)
+
+    @property
     def want(self) -> int:
         """How many rows are to be answered, the last ones of the step."""
         return self.step.want if isinstance(self.step, Step) else 0

@@ -62,8 +62,8 @@ class Totals(Body, frozen=True):
 
     ``sessions`` are stages of sessions that were let in, ``refused`` are OPENs answered BUSY or REFUSED, ``heals`` are
     spans taken over from others in running sessions. ``decode_rows`` and ``prefill_rows`` were computed; ``answers``
-    are rows that were answered here as a tail, by a token sampled here or by the row from which its client samples.
-    ``sent_bytes`` went out in sessions.
+    are tokens that clients got from the last layer, sampled here or from its rows by themselves. ``sent_bytes`` went
+    out in sessions. A server's probe of itself and audits count too.
     """
 
     sessions: Total = 0

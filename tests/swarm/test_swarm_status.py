@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fakes import FakeClient
+from fakes import FakeClient, heard, step
 from harness import LAYERS, SPANS, Node, Recorder, Swarm
 from trouble import HOP_S, NEW_TOKENS, PROMPT, ask, greedy
 
@@ -17,9 +17,11 @@ from swarm.engine.weights import LoadOptions
 from swarm.server.config import ServerConfig
 from swarm.transport.memory import MemoryTransport
 from swarm.transport.status import StatusLine, ask_status
+from swarm.wire.fields import PREFILL_LANE
 from swarm.wire.frames import encode_head
-from swarm.wire.messages import Busy
+from swarm.wire.messages import Busy, Close, Result
 from swarm.wire.status import WINDOW_S, StageFigures, StatusReport
+from swarm.wire.tensors import encode_tensor
 
 SPEED = SpanSpeed(tau_s=0.004, fixed_s=0.01)
 
@@ -193,3 +195,16 @@ async def test_whoever_watches_hears_at_once_that_a_server_left(swarm: Swarm) ->
     assert isinstance(await watching, PeerLostError)
     assert swarm.clock.monotonic_s() - began_s < 1.0
     await line.close()
+
+
+async def test_rows_wanted_of_other_layers_or_in_bulk_are_no_tokens(swarm: Swarm, client: FakeClient) -> None:
+    """As a server's own probe and an auditor want them."""
+    [middle, last] = await swarm.serve("1:3", "3:5")
+    rows = encode_tensor(bytes(4 * 20 * 32), "raw", "float32", 32)
+    for node, answers in ((middle, 0), (last, 1)):
+        control, _ = await client.open(node, head=False)
+        link = await client.link(node, lane=PREFILL_LANE)
+        await link.send(step(rows=20, want=20, ids=False), rows)
+        assert isinstance(await heard(control), Result)
+        assert node.server.status().totals.answers == answers
+        await control.send(Close())
