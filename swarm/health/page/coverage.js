@@ -2,7 +2,7 @@
 
 /** @import {Model, Stretch} from "./types.js" */
 
-import { attribute, element, kind, one, table, title, write } from "./dom.js";
+import { attribute, element, framed, kind, one, table, title, write } from "./dom.js";
 import { layers, plural, span } from "./units.js";
 
 const DEEPEST = 4;
@@ -81,7 +81,7 @@ export class Coverage {
     } else {
       const least = Math.min(...model.coverage.map((stretch) => stretch.replicas));
       const thin = model.coverage.filter((stretch) => stretch.replicas === least).map((stretch) => holeText(stretch, false));
-      write(text, `Every layer is served; the fewest is ${plural(least, "server")}, at ${thin.join(", ")}.`);
+      write(text, `Every layer is served; the fewest is ${plural(least, "server")}, at layers ${thin.join(", ")}.`);
     }
     kind(text, holes.length ? "bad" : "");
     attribute(one("strip"), "aria-label", `${model.layers} layers, one cell each. ${text.textContent}`);
@@ -90,6 +90,8 @@ export class Coverage {
       String(stretch.replicas),
       String(stretch.silent),
     ]);
-    one("coverage-table").replaceChildren(table("Coverage", ["Layers", "Servers", "Silent servers"], rows));
+    one("coverage-table").replaceChildren(
+      framed(table("Coverage", ["Layers", "Servers", "Silent servers"], rows), "Table of coverage"),
+    );
   }
 }

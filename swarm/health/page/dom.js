@@ -115,6 +115,18 @@ export class Keyed {
 }
 
 /**
+ * A frame that scrolls, by keyboard too.
+ * @param {HTMLElement} content @param {string} label
+ */
+export function framed(content, label) {
+  const frame = element("div", "scroller", content);
+  frame.tabIndex = 0;
+  frame.setAttribute("role", "region");
+  frame.setAttribute("aria-label", label);
+  return frame;
+}
+
+/**
  * A table of text with a heading row.
  * @param {string} caption @param {string[]} heads @param {string[][]} rows
  */

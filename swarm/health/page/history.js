@@ -3,7 +3,7 @@
 /** @import {History as Columns, Model} from "./types.js" */
 
 import uPlot from "./uplot.js";
-import { element, one, table, write } from "./dom.js";
+import { element, framed, one, table, write } from "./dom.js";
 import { clockTime, count, duration, percent, rate, seconds } from "./units.js";
 
 const HOURS = [1, 6, 24];
@@ -187,6 +187,6 @@ export class History {
       rows.push([new Date(data.at[i] * 1000).toLocaleString("en-GB", { weekday: "short", hour: "2-digit", minute: "2-digit" }), ...cells]);
     }
     const heads = ["Time", ...PLOTS.flatMap((plot) => plot.names.map((name) => (plot.names.length > 1 ? `${plot.title}, ${name}` : plot.title)))];
-    this._table.replaceChildren(table("History", heads, rows));
+    this._table.replaceChildren(framed(table("History", heads, rows), "Table of history"));
   }
 }

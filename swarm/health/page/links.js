@@ -2,7 +2,7 @@
 
 /** @import {Link, Model, Server} from "./types.js" */
 
-import { element, one } from "./dom.js";
+import { element, framed, one } from "./dom.js";
 import { count, megabits, milliseconds, seconds } from "./units.js";
 
 const MATRIX_MOST = 12;
@@ -53,7 +53,7 @@ export class Links {
     const servers = model.servers.filter((server) => known.has(server.peer));
     servers.sort((a, b) => a.start - b.start || a.end - b.end || (a.peer < b.peer ? -1 : 1));
     const note = "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
-    if (servers.length <= MATRIX_MOST) place.replaceChildren(element("p", "note", note), framed(matrix(servers, model.links)));
+    if (servers.length <= MATRIX_MOST) place.replaceChildren(element("p", "note", note), framed(matrix(servers, model.links), "Matrix of round trips"));
     else place.replaceChildren(...this._list(model));
   }
 
@@ -70,7 +70,7 @@ export class Links {
     });
     const text = this._all ? `All ${count(total)} links, the slowest first.` : `The ${shown.length} slowest of ${count(total)} links.`;
     const tools = total > LISTED ? [more] : [];
-    return [element("p", "note", text, " ", ...tools), framed(list(shown, names))];
+    return [element("p", "note", text, " ", ...tools), framed(list(shown, names), "List of links")];
   }
 }
 
@@ -85,15 +85,6 @@ function slowest(links, most) {
     .filter((link) => link.rtt_s >= floor_s)
     .sort((a, b) => b.rtt_s - a.rtt_s)
     .slice(0, most);
-}
-
-/** @param {HTMLElement} content */
-function framed(content) {
-  const frame = element("div", "scroller", content);
-  frame.tabIndex = 0;
-  frame.setAttribute("role", "region");
-  frame.setAttribute("aria-labelledby", "links-title");
-  return frame;
 }
 
 /** @param {HTMLTableCellElement} cell @param {"row"|"col"} scope */

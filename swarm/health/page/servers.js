@@ -4,7 +4,7 @@
 /** @import {Column, Context} from "./columns.js" */
 
 import { COLUMNS, outgoing } from "./columns.js";
-import { arrange, attribute, element, one, write } from "./dom.js";
+import { arrange, attribute, element, framed, one, write } from "./dom.js";
 import { Row } from "./rows.js";
 import { plural } from "./units.js";
 
@@ -25,11 +25,7 @@ export class Servers {
     this._body = element("tbody");
     this._body.setAttribute("role", "rowgroup");
     this._table = this._makeTable();
-    const scroller = element("div", "scroller", this._table);
-    scroller.tabIndex = 0;
-    scroller.setAttribute("role", "region");
-    scroller.setAttribute("aria-labelledby", "servers-title");
-    one("servers").append(element("div", "tools", ...this._filter, this._makeSorter(), this._count), scroller);
+    one("servers").append(element("div", "tools", ...this._filter, this._makeSorter(), this._count), framed(this._table, "Table of servers"));
     this._markOrder();
   }
 

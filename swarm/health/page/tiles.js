@@ -24,19 +24,19 @@ function figures(model) {
   const restless = model.rebalances_per_hour > RESTLESS * Math.max(serving, 1);
   return [
     {
-      text: "A new session would get",
+      text: "A new session",
       value: rate(model.tokens_per_s),
       note: "predicted",
       why: "there is no route through all layers",
     },
     {
-      text: "All sessions get",
+      text: "All sessions",
       value: rate(model.served_tokens_per_s),
       note: "by the tails' own word",
       why: "no server that samples tokens told of it",
     },
     {
-      text: "Sessions",
+      text: "Sessions open",
       value: count(model.sessions),
       note: model.knee_sessions === null ? "knee unknown" : `the knee is at ${count(model.knee_sessions)}`,
       why: "",

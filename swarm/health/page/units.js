@@ -23,7 +23,7 @@ export const megabits = known((x) => (x >= 1000 ? `${significant(x / 1000, 3)} G
 export const bytes = known((x) => (x >= 2 ** 30 ? `${significant(x / 2 ** 30, 3)} GiB` : `${significant(x / 2 ** 20, 3)} MiB`));
 
 /** Tokens, shortened above 10,000 (12.3k). */
-export const tokens = known((x) => (x >= 1e6 ? `${significant(x / 1e6, 3)}M` : x >= 1e4 ? `${significant(x / 1e3, 3)}k` : plain.format(x)));
+export const tokens = known((x) => `${x >= 1e6 ? `${significant(x / 1e6, 3)}M` : x >= 1e4 ? `${significant(x / 1e3, 3)}k` : plain.format(x)} tokens`);
 
 /** A length of time for people, two units at most: 4 s, 12 min, 3 h 20 min, 5 d 2 h. */
 export const duration = known((s) => {
