@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from swarm.core.clock import Clock
-from swarm.core.errors import BusyError, PeerError, RefusedError, SwarmError
+from swarm.core.errors import BusyError, PeerError, PeerLostError, RefusedError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.health.sight import NOTHING_HEARD, Heard
 from swarm.runtime.tasks import Tasks
@@ -159,10 +159,13 @@ class _Visit:
     async def _talk(self) -> float:
         """Ask over one line until it ends; returns when to try again."""
         line: StatusLine | None = None
+        answered = False
         try:
             line = await self._asker.dial(self._peer, self._target)
             while True:
-                await self._pause(line, await self._asked(line))
+                wait_s = await self._asked(line)
+                answered = True
+                await self._pause(line, wait_s)
         except RefusedError:
             self._answered(report=None, note="off")
             return self._asker.interval_s(loaded=False)
@@ -171,7 +174,10 @@ class _Visit:
             self._answered(report=None, note="invalid")
             return self._asker.jittered(BACKOFF_S[-1])
         except (SwarmError, TimeoutError) as error:
-            return self._lost(error)
+            if line is None or answered or not isinstance(error, PeerLostError):
+                return self._lost(error)
+            self._answered(report=self.heard.report, note="busy")  # it picked up, and had too many on the line
+            return self._asker.interval_s(loaded=False)
         finally:
             if line is not None:
                 await line.close()

@@ -139,7 +139,7 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
         step_p99_s=rounded_or_none(steps.quantile_s(0.99)),
         servers=servers,
         links=links_of([seen for seen in sight.servers if seen.peer in counting], sight.heard),
-        chains=chains_of(sight.servers, sight.heard, sight.layers, sight.at),
+        chains=chains_of(sight),
         advice=advice(counts, _slowest(serving, counts), sight.model, sight.contacts),
     )
 

@@ -1,20 +1,21 @@
 """Live chains, put together from what each of their servers tells of its own stage. Pure.
 
 Anybody may claim any stage of any label, with any figures. So stages are only ever laid side by side: nothing is
-believed of one because of another, and a sum that cannot be is shown as nothing left over.
+believed of one because of another, and a sum that cannot be is shown as nothing left over. Labels are public once a
+server has told one, so whoever claims a place later than another has to wait until that one falls silent.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_STAGES
 from swarm.health.figures import rounded, rounded_or_none
-from swarm.health.sight import Heard, Seen
+from swarm.health.sight import Sight
 from swarm.health.state import ChainState, StageState
 from swarm.wire.status import WINDOW_S, StageFigures
 
@@ -24,6 +25,8 @@ SLOWEST_PERIOD_S = 60.0
 FASTEST_PERIOD_S = 1e-4
 """Nobody decodes faster; what says so has not measured."""
 QUIET_PERIODS = 10
+LOYAL_S = 5.0
+"""So much older than that of other known stages may a known stage's last step be before another takes its place."""
 QUIET_S = 5.0
 """A chain whose last step is older than that, and than so many periods, makes no tokens at present."""
 
@@ -37,15 +40,19 @@ class _Claim:
     at: float
 
 
-def chains_of(servers: Sequence[Seen], heard: Mapping[PeerId, Heard], layers: int, now_s: float) -> list[ChainState]:
-    """The chains of a model of ``layers`` layers at wall time ``now_s``, those with the latest steps first.
+def chains_of(sight: Sight) -> list[ChainState]:
+    """The chains of a model, those with the latest steps first.
 
     A stage counts if it lies within the layers its server announces and had a step in the last ``WINDOW_S``. Of several
-    claims to the same layers the one with the latest step counts, as after a heal.
+    claims to the same layers the one known longer counts, once it is over ``LOYAL_S`` late the one with the latest
+    step, as after a heal.
+
+    O(claims log claims).
     """
+    now_s, layers = sight.at, sight.layers
     claims: dict[bytes, list[_Claim]] = defaultdict(list)
-    for server in servers:
-        told = heard.get(server.peer)
+    for server in sight.servers:
+        told = sight.heard.get(server.peer)
         if told is None or told.report is None:
             continue
         span = server.listing.announcement.span
@@ -53,13 +60,20 @@ def chains_of(servers: Sequence[Seen], heard: Mapping[PeerId, Heard], layers: in
             at = told.report_at - figures.age_s
             if span.start <= figures.start < figures.end <= min(span.end, layers) and now_s - at <= WINDOW_S:
                 claims[figures.label].append(_Claim(server.peer, figures, at))
-    dated = [
-        (max(claim.at for claim in theirs), _chain(label, theirs, layers, now_s)) for label, theirs in claims.items()
-    ]
+    dated = []
+    for label, theirs in claims.items():
+        ranked = _ranked(theirs, sight.chains.get(label.hex(), frozenset()))
+        dated.append((max(claim.at for claim in theirs), _chain(label, ranked, layers, now_s)))
     dated.sort(key=lambda one: (not one[1].complete, -one[0], one[1].label))
     shown = dated[:MAX_CHAINS]
     shown.sort(key=lambda one: (-one[0], one[1].label))
     return [chain for _, chain in shown]
+
+
+def _ranked(claims: Sequence[_Claim], known: Collection[str]) -> list[_Claim]:
+    """Those of ``known`` servers that keep up with one another first, then by their latest steps."""
+    latest_at = max((claim.at for claim in claims if claim.peer in known), default=0.0)
+    return sorted(claims, key=lambda one: (one.peer not in known or latest_at - one.at > LOYAL_S, -one.at, one.peer))
 
 
 def _chain(label: bytes, claims: Sequence[_Claim], layers: int, now_s: float) -> ChainState:
@@ -89,12 +103,12 @@ def _chain(label: bytes, claims: Sequence[_Claim], layers: int, now_s: float) ->
 
 
 def _tiling(claims: Sequence[_Claim], layers: int) -> list[_Claim] | None:
-    """Claims that tile ``[0, layers)``, the latest first wherever there is a choice; None if there are none.
+    """Claims that tile ``[0, layers)``, wherever there is a choice the first that leads to the end; None without a way.
 
-    Looks back over a choice that leads nowhere. O(claims log claims).
+    O(claims).
     """
     by_start: dict[int, list[_Claim]] = defaultdict(list)
-    for claim in sorted(claims, key=lambda claim: -claim.at):
+    for claim in claims:
         by_start[claim.figures.start].append(claim)
     onward: dict[int, _Claim] = {}  # the first claim of a way from here to the end
     for start in sorted(by_start, reverse=True):
@@ -113,9 +127,9 @@ def _tiling(claims: Sequence[_Claim], layers: int) -> list[_Claim] | None:
 
 
 def _beside(claims: Sequence[_Claim]) -> list[_Claim]:
-    """Claims that do not overlap, the latest first, in order of layers."""
+    """Claims that do not overlap, the first ones of those that do, in order of layers."""
     chosen: list[_Claim] = []
-    for claim in sorted(claims, key=lambda claim: -claim.at):
+    for claim in claims:
         figures = claim.figures
         if all(other.figures.end <= figures.start or figures.end <= other.figures.start for other in chosen):
             chosen.append(claim)

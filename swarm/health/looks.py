@@ -58,6 +58,7 @@ class Looker:
                 hidden_size=self._hidden_sizes.get(model),
                 contacts=looks.contacts,
                 moves=looks.moves.get(model, 0),
+                chains=_stages(self._states.get(model)),
             )
             prediction = self._predicted(sight, replicas(sight))
             states[model] = carried(self._states.get(model), build(sight, prediction))
@@ -72,6 +73,11 @@ class Looker:
         if known is None or known[0] != key:
             known = self._predictions[sight.model] = key, predict(sight, serving)
         return known[1]
+
+
+def _stages(state: ModelState | None) -> dict[str, frozenset[str]]:
+    chains = [] if state is None else state.chains
+    return {chain.label: frozenset(stage.peer for stage in chain.stages) for chain in chains}
 
 
 def _version(listing: Listing, heard: Heard) -> tuple[object, ...]:

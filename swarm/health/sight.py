@@ -64,7 +64,8 @@ class Sight:
     """One model at the wall time ``at``; ``as_of`` is the moment by which the directory's records are judged, older
     than ``at`` while the directory does not answer.
 
-    ``contacts`` are addresses to join by, for a volunteer's command; ``moves`` so many moves were seen within an hour.
+    ``contacts`` are addresses to join by, for a volunteer's command; ``moves`` so many moves were seen within an hour;
+    ``chains`` are the servers that were taken for stages of a chain the last time, by its label.
     """
 
     model: str
@@ -77,3 +78,4 @@ class Sight:
     hidden_size: int | None = None
     contacts: Sequence[str] = ()
     moves: int = 0
+    chains: Mapping[str, frozenset[str]] = field(default_factory=dict)
