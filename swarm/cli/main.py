@@ -20,6 +20,7 @@ from swarm.core.errors import CapacityError, MisuseError, NetworkError, PeerErro
 from swarm.runtime.logs import LEVELS, printable, setup_logging
 
 COMMANDS = {
+    "doctor": ("swarm.cli.doctor", "whether this machine is fit for it: what is wrong, and how to mend it"),
     "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
     "bootstrap": ("swarm.cli.bootstrap", "a stable first peer that others join through, without any layers"),
     "gateway": ("swarm.cli.gateway", "let OpenAI's clients and a chat page ask a swarm"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Sequence
 from random import Random
 from typing import NoReturn, Protocol
 
@@ -19,6 +20,14 @@ MOST_S = 5.0
 """Apart by so much, some records of live servers look expired already."""
 
 _log = logging.getLogger(__name__)
+
+
+def shared_offset_s(offsets_s: Sequence[float]) -> float:
+    """The largest offset, in size, that at least half of the nodes have or exceed: a few liars do not move it far.
+
+    ``offsets_s`` must not be empty. O(n log n).
+    """
+    return sorted(offsets_s, key=abs)[(len(offsets_s) - 1) // 2]
 
 
 class Times(Protocol):
@@ -51,15 +60,19 @@ class ClockWatch:
             await self.look()
             await self._clock.sleep(LOOK_EVERY_S)
 
-    async def look(self) -> None:
-        """Ask some nodes for their time, and tell if most of them disagree with this machine."""
+    async def ask(self) -> list[float]:
+        """How far the clocks of some nodes are ahead of this machine's, in seconds, as they say themselves."""
         known = sorted(self._times.known())
         asked = self._chance.sample(known, min(ASKED, len(known)))
         answers = await asyncio.gather(*(self._times.offset_s(peer) for peer in asked))
-        offsets_s = sorted((answer for answer in answers if answer is not None and math.isfinite(answer)), key=abs)
+        return [answer for answer in answers if answer is not None and math.isfinite(answer)]
+
+    async def look(self) -> None:
+        """Ask some nodes for their time, and tell if most of them disagree with this machine."""
+        offsets_s = await self.ask()
         if not offsets_s:
             return
-        offset_s = offsets_s[(len(offsets_s) - 1) // 2]  # at least half of them are as far off
+        offset_s = shared_offset_s(offsets_s)
         wrong = abs(offset_s) > MOST_S
         if wrong and not self._told:
             way = "behind" if offset_s > 0 else "ahead of"

@@ -131,6 +131,10 @@ class HivemindDirectory:
             await self._circle.settle()
         return why
 
+    async def clock_offsets_s(self) -> list[float]:
+        """How far the clocks of some known nodes are ahead of this machine's, in seconds, as they say themselves."""
+        return await self._clock_watch.ask()
+
     async def publish(self, signed: bytes, record: AnyRecord) -> None:
         """See ``Directory.publish``."""
         await self._rejoin_if_alone()

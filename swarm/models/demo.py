@@ -28,6 +28,9 @@ from swarm.models.gguf_convert import convert_gguf
 from swarm.models.progress import Progress
 
 PIP_TIMEOUT_S = 300
+FETCHED_BYTES = 93_000_000
+DISK_BYTES = 540_000_000
+"""Of the prepared demo, without what its making needs for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,11 @@ def prepare_demo(
             if not _sound(folder, source):  # else another process was faster
                 _prepare(folder, source, locate or wheel_location, progress)
     return folder
+
+
+def is_prepared(cache: Path, *, source: DemoSource = SMOLLM2) -> bool:
+    """True if ``prepare_demo`` has nothing to do."""
+    return _sound(cache / f"{source.name}-{source.revision}", source)
 
 
 def _prepare(folder: Path, source: DemoSource, locate: Callable[[DemoSource], Remote], progress: Progress) -> None:

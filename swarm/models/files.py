@@ -41,6 +41,10 @@ class TensorSource(Protocol):
         """Bring the tensors onto this machine's disk, as far as they are not there yet."""
         ...
 
+    def to_fetch_bytes(self) -> int:
+        """What of all weights is not on this machine yet; asks nobody."""
+        ...
+
     def read(self, infos: Mapping[str, TensorInfo]) -> Iterator[tuple[str, memoryview]]:
         """The bytes of each fetched tensor, in any order; each buffer is writable and the receiver's own."""
         ...

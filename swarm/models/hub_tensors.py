@@ -77,6 +77,11 @@ class HubTensors:
             done += count
         progress(LABEL, total, total)
 
+    def to_fetch_bytes(self) -> int:
+        """Shards of which only parts are here count as a whole."""
+        shards = set(self.index.values()) if self.index is not None else {"model.safetensors"}
+        return sum(self._files[shard].size for shard in shards if self._whole(shard) is None)
+
     def read(self, infos: Mapping[str, TensorInfo]) -> Iterator[tuple[str, memoryview]]:
         for file, names in by_file(infos).items():
             whole = self._whole(file)

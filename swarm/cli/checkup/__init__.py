@@ -1,0 +1,1 @@
+"""What `swarm doctor` looks at."""
