@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from swarm.client.chain import Feed, StagePlan
-from swarm.client.head import Head
+from swarm.client.head import Head, LocalHead, Logits
 from swarm.client.healing import Healer
 from swarm.client.member import Member
 from swarm.client.settling import settle
@@ -30,14 +30,25 @@ Told = Callable[[int, int], None]
 """Rows that the whole chain holds, of how many."""
 
 
-@dataclass(frozen=True, slots=True)
+Hear = Callable[[Frame, int], Awaitable[None]]
+"""Takes a result with the answers to so many rows; ``ProtocolViolation`` if it does not hold them."""
+
+
+@dataclass(slots=True)
 class _Rows:
-    """What steps are to add to the ``start`` rows that are held."""
+    """What steps are to add to the ``start`` rows that are held, and who hears the answers to the last ``want``."""
 
     new_ids: Sequence[int]
     start: int
     prefill: bool
     told: Told
+    want: int
+    hear: Hear
+    owed: int = field(init=False)
+    """The first row whose answer has not been heard."""
+
+    def __post_init__(self) -> None:
+        self.owed = self.total - self.want
 
     @property
     def total(self) -> int:
@@ -116,21 +127,45 @@ class Conversation:
         self._params = params
         self._history = History(self._history.token_ids, answer_start=total)
         self._answer_due = True
-        held = self.position
-        return await self._reach(_Rows(token_ids[held:], held, prefill=True, told=progress or _nobody))
+        return await self._choose(token_ids[self.position :], prefill=True, told=progress or _nobody)
 
     async def decode(self, token_id: int) -> Choice:
         """Append one token and return the next."""
-        if self.position >= self.capacity:
-            raise PromptTooLongError(f"all {self.capacity} reserved tokens are used")
-        new_ids = [token_id]
-        crosses = self._long(self._horizon) != self._long(self.position + 1)
-        if crosses:
-            new_ids, answer_start = [*self._history.token_ids, token_id], self._history.answer_start
-            self.truncate(0)
-            self._history = History(answer_start=answer_start)
-            self._answer_due = True
-        return await self._reach(_Rows(new_ids, self.position, prefill=crosses, told=_nobody))
+        new_ids, anew = self._grown([token_id])
+        return await self._choose(new_ids, prefill=anew, told=_nobody)
+
+    async def feed(self, token_ids: Sequence[int], *, want: int) -> list[Logits]:
+        """Append ``token_ids``, and return the logits after the last ``want`` of them: arrays ``[n, vocab]``, in order.
+
+        For whoever keeps the head and chooses tokens by himself: ``MisuseError`` with a remote head. Raises
+        ``BadLogitsError`` for rows that make no numbers.
+        """
+        if not token_ids or not 0 <= want <= len(token_ids):
+            raise MisuseError(f"the logits of {want} of {len(token_ids)} tokens")
+        heard: list[Logits] = []
+
+        async def hear(frame: Frame, rows: int) -> None:
+            if not isinstance(self._head, LocalHead):
+                raise MisuseError("the last server keeps its logits", hint='connect with head="local"')
+            heard.append(await self._head.logits(frame, rows))
+
+        new_ids, anew = self._grown(token_ids)
+        prefill = anew or len(new_ids) > 1
+        await self._reach(_Rows(new_ids, self.position, prefill=prefill, told=_nobody, want=want, hear=hear))
+        return heard
+
+    def _grown(self, token_ids: Sequence[int]) -> tuple[Sequence[int], bool]:
+        """What must be fed to append ``token_ids``; all tokens, and True, where the text outgrows a rotary table."""
+        total = self.position + len(token_ids)
+        if total > self.capacity:
+            raise PromptTooLongError(f"{total} tokens do not fit the {self.capacity} reserved")
+        if self._long(self._horizon) == self._long(total):
+            return token_ids, False
+        new_ids, answer_start = [*self._history.token_ids, *token_ids], self._history.answer_start
+        self.truncate(0)
+        self._history = History(answer_start=answer_start)
+        self._answer_due = True
+        return new_ids, True
 
     async def mend(self, *, patience_s: float | None = None) -> None:
         """Make a broken chain whole again, with what is held; see ``Healer.heal``."""
@@ -151,8 +186,18 @@ class Conversation:
 
     # -- steps, sent again after a heal ---------------------------------------------------------------------
 
-    async def _reach(self, rows: _Rows) -> Choice:
-        """Send what is not held yet until all of it is, over any number of broken chains; the token that follows."""
+    async def _choose(self, new_ids: Sequence[int], *, prefill: bool, told: Told) -> Choice:
+        """Append these and return the token that follows."""
+        choices: list[Choice] = []
+
+        async def hear(frame: Frame, _: int) -> None:
+            choices.append(await self._head.choice(frame, self._history, self._params))
+
+        await self._reach(_Rows(new_ids, self.position, prefill=prefill, told=told, want=1, hear=hear))
+        return choices[-1]
+
+    async def _reach(self, rows: _Rows) -> None:
+        """Send what is not held yet until all of it is, and all answers are heard, over any number of broken chains."""
         self.healer.decoding = not rows.prefill
         while True:
             try:
@@ -163,11 +208,11 @@ class Conversation:
                     if not isinstance(error, ProtocolViolation):
                         raise
                     self.healer.blame_tail(error)
-            if self.position == rows.total:
-                self.truncate(self.position - 1)  # its rows are held, but what came of the last one is worth nothing
+            if self.position > rows.owed:
+                self.truncate(rows.owed)  # its rows are held, but what came of them is worth nothing
             await self.mend()
 
-    async def _send_all(self, rows: _Rows) -> Choice:
+    async def _send_all(self, rows: _Rows) -> None:
         """One try: chunk after chunk from where the chain is, with a window of them in flight."""
         total = self._horizon = rows.total
         flying: deque[tuple[Sequence[int], asyncio.Future[Frame]]] = deque()
@@ -177,19 +222,18 @@ class Conversation:
             flying.append((chunk, await self._send(begin, chunk, rows)))
             while len(flying) > (window if end < total else 0):
                 frame = await self._commit(*flying.popleft())
-                if self.position < total:
-                    self.healer.progressed()
                 rows.told(self.position - rows.start, total - rows.start)
-        self._answer_due = False
-        choice = await self._choice(frame)
-        self.healer.progressed()  # not before: a server that answers nonsense time and again is no progress
-        return choice
+                self._answer_due = self._answer_due and self.position < total
+                if self.position > rows.owed:
+                    await self._hear(frame, rows)
+                self.healer.progressed()  # not before: a server that answers nonsense time and again is no progress
 
-    async def _choice(self, frame: Frame) -> Choice:
+    async def _hear(self, frame: Frame, rows: _Rows) -> None:
         try:
-            return await self._head.choice(frame, self._history, self._params)
+            await rows.hear(frame, self.position - rows.owed)
         except ProtocolViolation as error:
             raise ProtocolViolation(error.message, peer=self._tail) from error
+        rows.owed = self.position
 
     @property
     def _tail(self) -> PeerId:
@@ -219,7 +263,7 @@ class Conversation:
             seq=self._seq,
             keep=keep,
             rows=len(token_ids),
-            want=int(last),
+            want=max(0, keep + len(token_ids) - max(keep, rows.owed)),
             ids=self._head.remote,
             horizon=rows.total if rows.prefill else 0,
             answer=answer if self._head.remote else None,

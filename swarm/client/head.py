@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from swarm.core.errors import ProtocolViolation
+import numpy as np
+import numpy.typing as npt
+
+from swarm.core.errors import BadLogitsError, ProtocolViolation
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice, choose
@@ -19,6 +22,10 @@ from swarm.wire.tensors import cast_rows, decode_tensor, encode_tensor
 
 if TYPE_CHECKING:
     from swarm.engine.head import HeadEngine
+
+
+Logits = npt.NDArray[np.float32]
+"""``[rows, vocab_size]``."""
 
 
 class Head(Protocol):
@@ -90,10 +97,19 @@ class LocalHead:
         return [encode_tensor(raw, self._codec, self._first_dtype, engine.hidden_size)]
 
     async def choice(self, frame: Frame, history: History, params: SamplingParams) -> Choice:
+        return choose((await self._rows(frame, 1))[0], history, len(history), params)
+
+    async def logits(self, frame: Frame, rows: int) -> Logits:
+        """After each of a result's ``rows`` hidden rows; ``BadLogitsError`` if some are NaN or infinite."""
+        logits = await self._rows(frame, rows)
+        if not (logits < np.inf).all():  # -inf means never, as some families have it; NaN fails this too
+            raise BadLogitsError("the logits hold NaN or infinity", hint="ask again: another chain may answer")
+        return logits
+
+    async def _rows(self, frame: Frame, rows: int) -> Logits:
         result, engine = frame.message, self._loaded.engine
-        if not isinstance(result, Result) or result.rows != 1:
-            raise ProtocolViolation("the last server sent no hidden row for the row that was asked for")
-        raw = decode_tensor(frame.payload, self._codec, self._loaded.dtype, 1, engine.hidden_size)
+        if not isinstance(result, Result) or result.rows != rows:
+            raise ProtocolViolation("the last server sent other hidden rows than were asked for")
+        raw = decode_tensor(frame.payload, self._codec, self._loaded.dtype, rows, engine.hidden_size)
         async with self._loaded.turn:
-            logits = await asyncio.to_thread(engine.logits, raw)
-        return choose(logits[0], history, len(history), params)
+            return await asyncio.to_thread(engine.logits, raw)

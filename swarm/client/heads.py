@@ -29,13 +29,17 @@ class Heads:
         if self.remote:
             return RemoteHead(self._files.vocab_size)
         first, last = (stage.announcement.numerics.dtype for stage in (stages[0], stages[-1]))
-        return LocalHead(await self._head(last), first_dtype=first, codec=self._codec)
+        return LocalHead(await self.of_dtype(last), first_dtype=first, codec=self._codec)
 
-    async def expect(self, view: View) -> None:
-        """Load the local head that a chain will most likely need: no server waits so long for a first step."""
+    async def expect(self, view: View) -> LoadedHead | None:
+        """Load the local head that a chain will most likely need: no server waits so long for a first step.
+
+        None if nobody serves the last layer.
+        """
         last = [item.announcement for item in view.listings if item.announcement.end == self._files.layer_count]
         for dtype, _ in Counter(announced.numerics.dtype for announced in last).most_common(1):
-            await self._head(dtype)
+            return await self.of_dtype(dtype)
+        return None
 
     async def close(self) -> None:
         """Stop loading. Idempotent."""
@@ -43,7 +47,8 @@ class Heads:
             task.cancel()
         await asyncio.gather(*self._loaded.values(), return_exceptions=True)
 
-    async def _head(self, dtype: str) -> LoadedHead:
+    async def of_dtype(self, dtype: str) -> LoadedHead:
+        """The local head in ``dtype``, loaded once."""
         task = self._loaded.get(dtype)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = asyncio.create_task(self._load(dtype))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Protocol, Unpack
 from weakref import WeakSet
 
 from swarm.client.bench import Bench, BenchParts
@@ -23,6 +23,7 @@ from swarm.client.search import ORDINARY, Wish
 from swarm.client.settling import ENDING_S, ROOM_WAIT_S, Settlements
 from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
+from swarm.client.together import together
 from swarm.client.tokenizer import Tokenizer
 from swarm.client.witness import Witness
 from swarm.core.clock import Clock
@@ -83,6 +84,19 @@ class ClientOptions:
     progress: BytesProgress = silent
 
 
+class OpenSession(Protocol):
+    """What holds KV in the swarm, as its model needs it."""
+
+    @property
+    def chain(self) -> tuple[ChainStage, ...]:
+        """Who serves it now; empty while it has no chain."""
+        ...
+
+    async def close(self) -> None:
+        """Free it. Idempotent."""
+        ...
+
+
 class AsyncSwarmModel:
     """A model that a swarm serves, for code that lives in the same event loop as its network.
 
@@ -94,7 +108,7 @@ class AsyncSwarmModel:
         self.options = options
         self.reputation = parts.reputation or ReputationStore(IN_MEMORY, parts.clock)
         self.witness = Witness(parts.clock, parts.identity)
-        self.sessions: WeakSet[AsyncSession] = WeakSet()
+        self.sessions: WeakSet[OpenSession] = WeakSet()
         self.streams: WeakSet[AsyncTextStream] = WeakSet()
         self._opener = ChainOpener(
             parts.directory,
@@ -144,12 +158,7 @@ class AsyncSwarmModel:
         """
         if not isinstance(prompts, Sequence):
             raise MisuseError(f"a prompt is text or a list of texts, not {type(prompts).__name__}")
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.generate(prompt, progress=progress, **options)) for prompt in prompts]
-        except* SwarmError as failures:
-            raise _first(failures) from None
-        return [task.result() for task in tasks]
+        return await together(self.generate(prompt, progress=progress, **options) for prompt in prompts)
 
     async def stream(
         self, prompt: str | None = None, *, progress: ProgressCallback | None = None, **options: Unpack[Options]
@@ -369,13 +378,6 @@ class AsyncSession:
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
             self._model.endings.begin(conversation.close())
-
-
-def _first(failures: BaseExceptionGroup[SwarmError]) -> SwarmError:
-    error: BaseException = failures
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error if isinstance(error, SwarmError) else SwarmError(str(error))
 
 
 async def _healed(conversation: Conversation) -> bool:

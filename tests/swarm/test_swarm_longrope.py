@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from by_hand import HandChain
@@ -13,6 +14,7 @@ from harness import LAYERS, Engines, Node, Reference, Swarm, leak_check, write_m
 from transformers import Phi3Config
 from trouble import NEW_TOKENS, Moment, ask, greedy
 
+from swarm.client.feeding import AsyncTokenSession
 from swarm.models.folder import open_folder
 
 SHORT = 48
@@ -131,3 +133,16 @@ async def test_a_session_that_shrinks_back_below_the_crossing(long_swarm: Swarm)
     result = await session.generate("y" * 8, max_new_tokens=8, ignore_eos=True)
     assert list(result.token_ids) == greedy(long_swarm, "The river cr" + "y" * 8, 8)
     await session.close()
+
+
+@pytest.mark.parametrize("first", [SHORT - 8, SHORT, 2 * SHORT])
+async def test_logits_of_a_text_that_is_fed_over_the_edge_and_cut_back(long_swarm: Swarm, first: int) -> None:
+    """As a whole text of each length has them."""
+    session = AsyncTokenSession(long_swarm.client("local"))
+    text = [4 + 7 * place % 250 for place in range(first)]
+    await session.feed(0, text, want=1)
+    for keep, new in ((first, [9] * (SHORT + 2)), (SHORT // 2, [11, 12]), (SHORT // 2 + 2, [13] * SHORT)):
+        text = [*text[:keep], *new]
+        logits = await session.feed(keep, new, want=2)
+        wanted = long_swarm.reference.logits(text)[-2:].numpy()
+        np.testing.assert_allclose(logits, wanted, atol=2e-5, rtol=0)
