@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from swarm import GenerationInterruptedError, SwarmError, SwarmModel
-from swarm.core.errors import PeerLostError
+from swarm.core.errors import PeerLostError, RefusedError
 from swarm.core.ids import PeerId
-from swarm.transport.status import StatusLine
+from swarm.transport.status import StatusLine, ask_status
 from swarm.wire.status import StatusReport
 
 PROMPT = "Once upon a time, in a village between two rivers, there lived"
@@ -74,7 +74,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def pair(module_launcher: Any, connect: Any) -> Pair:
-    first = module_launcher.server("0:15").ready()
+    first = module_launcher.server("0:15", "--no-stats").ready()
     second = module_launcher.server("15:30", "--public-name", "second", join=first.address, key="second.key").ready()
     pair = Pair(module_launcher, connect, first, second, connect(first, heal_timeout_s=HEAL_S), ())
     pair.tokens = pair.generate()
@@ -120,6 +120,11 @@ def check_valid_part(error: GenerationInterruptedError, pair: Pair) -> None:
     shared = min(len(error.token_ids), NEW_TOKENS)
     assert error.token_ids[:shared] == pair.tokens[:shared]
     assert error.text
+
+
+def test_a_server_that_shall_not_says_nothing_of_itself(pair: Pair) -> None:
+    with pytest.raises(RefusedError, match="statistics are off"):
+        pair.model._loop.run(ask_status(pair.model._inner.parts.transport, PeerId(pair.first.peer)))
 
 
 def test_a_frozen_server_is_noticed_and_may_come_back(pair: Pair) -> None:
