@@ -46,7 +46,7 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge("swarm_layers_missing", "Layers that nobody serves", _missing),
     Gauge("swarm_layer_replicas_min", "Servers of the layer that fewest serve", lambda model: _fewest(model.coverage)),
     Gauge("swarm_sessions", "Open sessions, by the servers' own word", lambda model: model.sessions),
-    Gauge("swarm_knee_sessions", "Sessions that are served at full speed", lambda model: model.knee_sessions),
+    Gauge("swarm_knee_sessions", "Sessions before each new one slows the others", lambda model: model.knee_sessions),
     Gauge("swarm_fullness_ratio", "Sessions by the knee", lambda model: model.fullness),
     Gauge("swarm_tokens_per_second", "Tokens per second of all sessions", lambda model: model.served_tokens_per_s),
     Gauge(
@@ -158,7 +158,9 @@ def _servers(models: Sequence[ModelState]) -> Metric:
 
 def _steps(models: Sequence[ModelState]) -> Metric:
     family = GaugeMetricFamily(
-        "swarm_step_seconds", "Time of a decode step around the chain", labels=["model", "quantile"]
+        "swarm_step_seconds",
+        "Time of a decode step at one server, from arrival to leaving",
+        labels=["model", "quantile"],
     )
     for model in models:
         for quantile, value in (("0.5", model.step_p50_s), ("0.99", model.step_p99_s)):
