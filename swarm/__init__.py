@@ -9,13 +9,22 @@ from swarm.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from swarm.client.blocking import SwarmModel
+    from swarm.client.causal_lm import SwarmForCausalLM
     from swarm.client.results import GenerationResult
     from swarm.core.errors import GenerationInterruptedError, SwarmError
 
-__all__ = ["GenerationInterruptedError", "GenerationResult", "SwarmError", "SwarmModel", "__version__"]
+__all__ = [
+    "GenerationInterruptedError",
+    "GenerationResult",
+    "SwarmError",
+    "SwarmForCausalLM",
+    "SwarmModel",
+    "__version__",
+]
 
 _LAZY = {
     "SwarmModel": "swarm.client.blocking",
+    "SwarmForCausalLM": "swarm.client.causal_lm",
     "GenerationResult": "swarm.client.results",
     "GenerationInterruptedError": "swarm.core.errors",
     "SwarmError": "swarm.core.errors",

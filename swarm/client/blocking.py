@@ -339,6 +339,10 @@ class SwarmModel:
         """
         return Session(self._inner.session(max_tokens=max_tokens, priority=priority), self._loop)
 
+    def inside(self) -> tuple[AsyncSwarmModel, LoopThread]:
+        """The async client and the loop it lives in, for another door to the same."""
+        return self._inner, self._loop
+
     def close(self) -> None:
         """Leave the swarm and free everything. Idempotent."""
         if not self._loop.closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +48,19 @@ class HeadEngine:
         if dtype not in DTYPE_BYTES:
             raise ConfigError(f"dtype {dtype!r}", hint=f"choose one of {', '.join(DTYPE_BYTES)}")
         self._model = model
+        self.embeddings = model.embed
+        """Token ids → rows."""
         self._dtype: torch.dtype = getattr(torch, dtype)
         self.hidden_size = int(model.config.hidden_size)
         self.vocab_size = int(model.config.vocab_size)
         speed_up_linears(model.head, pack=False)
+
+    @property
+    def lm_head(self) -> torch.nn.Module | None:
+        """Normalized rows → logits; None if the family has several modules for it."""
+        head: Any = self._model.head
+        found: torch.nn.Module | None = head.get_output_embeddings()
+        return found
 
     def embed(self, token_ids: Sequence[int]) -> bytes:
         """Raw ``[n, hidden_size]`` rows for the wire; ``ProtocolViolation`` for an id outside the vocabulary."""
