@@ -72,7 +72,7 @@ def model_name(model: str) -> str:
         return PLACEHOLDER
     if (parsed.name, parsed.revision) == (SMOLLM2.name, SMOLLM2.revision):
         return DEMO
-    if parsed.name.startswith("-") or not is_repo_id(parsed.name):
+    if parsed.name.startswith("-") or not (str(parsed).isascii() and is_repo_id(parsed.name)):
         return PLACEHOLDER
     if parsed.revision == FROM_FOLDER:
         return f"path/to/{parsed.name}"

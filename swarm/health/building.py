@@ -7,14 +7,14 @@ it yet), and nothing was proven against it here. Everything else only claims its
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from swarm.client.choice import priced
 from swarm.client.snapshot import Snapshot
-from swarm.core.announcement import State
+from swarm.core.announcement import Reach, State
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.core.spans import Span
@@ -29,6 +29,7 @@ from swarm.health.state import CoverageState, ModelState, ServerState, StandingS
 from swarm.scheduling.coverage import holders, runs, usable
 from swarm.scheduling.knee import swarm_knee
 from swarm.scheduling.routing import Route, RouteNeeds
+from swarm.wire.status import StatusReport
 
 FIGURES_S = 120.0
 """Older figures of a server are not shown: they say nothing of how it is."""
@@ -65,16 +66,16 @@ def condition(seen: Seen, heard: Heard, *, ejected: bool, as_of: float) -> str:
     if state is State.JOINING:
         return "joining"
     live = metrics is not None and metrics.expires_s > as_of
-    if heard.reached is False or not live:
+    if heard.reached is False or not live or seen.listing.announcement.reach is Reach.UNREACHABLE:
         return "silent"
     return "draining" if state is State.DRAINING else "serving"
 
 
 def replicas(sight: Sight) -> list[Listing]:
-    """The servers that count, of the layer count that counts."""
+    """The servers that count."""
     found = []
     for seen in sight.servers:
-        if seen.gone or not usable(seen.listing) or seen.listing.announcement.layer_count != sight.layers:
+        if seen.gone or not usable(seen.listing):
             continue
         heard = sight.heard.get(seen.peer, NOTHING_HEARD)
         ejected = sight.repute.get(seen.peer, STRANGER).ejected
@@ -114,10 +115,8 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
     tokens_per_s = None if prediction.step_s is None else rounded(1 / prediction.step_s, 3)
     sessions = _sessions(serving, sight.layers)
     knee = rounded_or_none(prediction.knee_sessions)
-    reports = [
-        told.report for peer in counting if (told := sight.heard.get(peer)) is not None and told.report is not None
-    ]
-    steps = together(report.step_s for report in reports)
+    reports = {peer: told.report for peer in counting if (told := sight.heard.get(peer)) is not None and told.report}
+    steps = together([report.step_s for report in reports.values()])
     usable_now = bool(counts) and not missing and tokens_per_s is not None
     outlook = Outlook(sight.layers, missing, tokens_per_s, sessions, knee, prediction.reason)
     name = sight.model.partition("#")[0].partition("@")[0]
@@ -130,7 +129,7 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
         missing=[(span.start, span.end) for span in missing],
         coverage=_coverage(sight, counts, counting),
         tokens_per_s=tokens_per_s if usable_now else None,
-        served_tokens_per_s=rounded(sum(one.answers / window_s(one) for one in reports)) if reports else None,
+        served_tokens_per_s=_served(serving, reports, sight.layers),
         sessions=sessions,
         knee_sessions=knee,
         fullness=None if not knee else rounded(sessions / knee),
@@ -149,9 +148,7 @@ def _coverage(sight: Sight, counts: Sequence[int], counting: set[PeerId]) -> lis
     claims = [
         seen.listing.announcement.span
         for seen in sight.servers
-        if seen.peer not in counting
-        and seen.listing.announcement.layer_count == sight.layers
-        and seen.listing.announcement.state is not State.JOINING
+        if seen.peer not in counting and seen.listing.announcement.state is not State.JOINING
     ]
     silent = holders(claims, sight.layers)
     stretches: list[CoverageState] = []
@@ -162,6 +159,23 @@ def _coverage(sight: Sight, counts: Sequence[int], counting: set[PeerId]) -> lis
             start = stretches.pop().start
         stretches.append(CoverageState(start=start, end=layer + 1, replicas=replica_count, silent=silent_count))
     return stretches
+
+
+def _served(serving: Sequence[Listing], reports: Mapping[PeerId, StatusReport], layers: int) -> float | None:
+    """Tokens a second that all sessions got, by the tails' word; None if no server says.
+
+    Every token takes a row through every layer, so what tails claim is bounded by the rows at any layer all of whose
+    servers tell of theirs.
+    """
+    if not reports:
+        return None
+    claimed = sum(report.answers / window_s(report) for report in reports.values())
+    rows = np.zeros(layers)
+    for listing in serving:
+        report = reports.get(listing.peer)
+        span = slice(listing.announcement.start, listing.announcement.end)
+        rows[span] += np.inf if report is None else (report.decode_rows + report.prefill_rows) / window_s(report)
+    return rounded(min(claimed, float(rows.min())))
 
 
 def _sessions(serving: Sequence[Listing], layers: int) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from statistics import median
 
 from swarm.health.state import StatsState
 from swarm.wire.status import BUCKETS_S, WINDOW_S, Histogram, StatusReport
 
 DIGITS = 2
 """Significant ones of measured durations and rates."""
-MAX_STEPS = 60_000
-"""Of one server in a histogram of many: whoever claims more, a thousand a second, weighs no more than that."""
+MOST_OF_ONE = 4.0
+"""So many times what is usual among them one server weighs at most in a histogram of many, whatever it claims."""
+MAX_COUNT = 2**62
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
@@ -51,13 +53,14 @@ def stats_of(report: StatusReport, at: float) -> StatsState:
     )
 
 
-def together(histograms: Iterable[Histogram]) -> Histogram:
-    """One histogram of many servers', in which nobody counts for more than ``MAX_STEPS``."""
+def together(histograms: Sequence[Histogram]) -> Histogram:
+    """One histogram of many servers', in which nobody weighs more than ``MOST_OF_ONE`` times the median."""
+    totals = [total for histogram in histograms if (total := histogram.total)]
+    most = max(int(MOST_OF_ONE * median(totals)), 1) if totals else 1
     counts, sum_s = [0] * (len(BUCKETS_S) + 1), 0.0
     for histogram in histograms:
         total = histogram.total
-        share = min(1.0, MAX_STEPS / total) if total else 0.0
         for place, count in enumerate(histogram.counts):
-            counts[place] += int(count * share)
-        sum_s += histogram.sum_s * share
-    return Histogram(counts=tuple(counts), sum_s=min(sum_s, 1e12))
+            counts[place] += count if total <= most else count * most // total
+        sum_s += histogram.sum_s if total <= most else histogram.sum_s * (most / total)
+    return Histogram(counts=tuple(min(count, MAX_COUNT) for count in counts), sum_s=min(sum_s, 1e12))

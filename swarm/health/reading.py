@@ -19,7 +19,9 @@ from swarm.health.sight import Seen
 INDEX_EVERY_S = 10.0
 """The index is read so often; it changes when models come and go."""
 MAX_MODELS = 64
-"""On one page, those with servers first."""
+"""On one page, those with the most servers."""
+MAX_KNOWN = 512
+"""Whose servers are looked for: as many as an index can hold, so that nobody crowds out others by made-up names."""
 READ_AT_ONCE = 16
 """Models whose servers are read in one round; those with servers go first, the others take turns."""
 TURNS = 4
@@ -36,13 +38,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ModelRead:
-    """A model as the directory has it. ``layers`` 0: nobody says. ``last_at``: when somebody last spoke of it."""
+    """A model as the directory has it. ``last_at``: when somebody last spoke of it.
+
+    ``layers`` is what most of its servers say, or 0; as long as one of them says so, others who come do not change it.
+    """
 
     model: ModelId
     layers: int = 0
     servers: Mapping[PeerId, Seen] = field(default_factory=dict)
     last_at: float = 0.0
-    read_at: float | None = None
+
+    def counting(self) -> tuple[Seen, ...]:
+        """Its servers, those left out that announce another number of layers: they are of no model there is."""
+        return tuple(seen for seen in self.servers.values() if seen.listing.announcement.layer_count == self.layers)
 
 
 def merged(before: Mapping[PeerId, Seen], listings: Sequence[Listing], now_s: float) -> dict[PeerId, Seen]:
@@ -104,14 +112,18 @@ class Reading:
         self.problem = ""
         self.directory_at = self._clock.wall_s()
 
+    def shown(self) -> list[ModelRead]:
+        """``MAX_MODELS`` at most."""
+        return self._ranked()[:MAX_MODELS]
+
     async def _read(self, model: ModelRead) -> None:
         listings = await self._directory.servers(model.model)
         now_s = self._clock.wall_s()
         model.servers = merged(model.servers, listings, now_s)
-        model.read_at = now_s
         if listings:
             model.last_at = now_s
-            model.layers = layer_count_of(listings, None)
+            if all(listing.announcement.layer_count != model.layers for listing in listings):
+                model.layers = layer_count_of(listings, None)
 
     def _add_wanted(self, name: str) -> None:
         """A model named whole is looked for whether or not the index has it."""
@@ -134,12 +146,14 @@ class Reading:
         for name, known in list(self.models.items()):
             if not known.servers and now_s - known.last_at > ENDED_S and name not in self._wanted:
                 del self.models[name]
-        self._keep_few()
+        for forgotten in self._ranked()[MAX_KNOWN:]:
+            del self.models[str(forgotten.model)]
 
-    def _keep_few(self) -> None:
-        ranked = sorted(self.models.values(), key=lambda model: (not model.servers, -model.last_at, str(model.model)))
-        for model in ranked[MAX_MODELS:]:
-            del self.models[str(model.model)]
+    def _ranked(self) -> list[ModelRead]:
+        def rank(model: ModelRead) -> tuple[int, float, str]:
+            return -sum(not seen.gone for seen in model.servers.values()), -model.last_at, str(model.model)
+
+        return sorted(self.models.values(), key=rank)
 
     def _round(self) -> list[ModelRead]:
         served = [model for model in self.models.values() if model.servers]

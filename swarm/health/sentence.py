@@ -10,6 +10,8 @@ from swarm.core.text import clip
 from swarm.scheduling.reasons import layers_text
 
 MAX_REASON_CHARS = 200
+MANY_SESSIONS = 1_000_000
+"""No swarm is known to take so many: servers that say so have not measured themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ def _room(outlook: Outlook) -> str:
     """How full it is."""
     sessions, most = outlook.sessions, outlook.knee_sessions
     if most is None:
-        return f"{sessions} sessions run"
+        return f"{_counted(sessions)} {'runs' if sessions == 1 else 'run'}"
     limit = max(round(most), 1)
+    if limit > MANY_SESSIONS:
+        return f"{_counted(sessions)}, with room for a great many"
     if sessions >= limit:
         return f"full: {_counted(sessions)} where {limit} fit before all get slower"
     return f"{sessions} of about {_counted(limit)} before it gets slower"

@@ -61,8 +61,9 @@ STRANGER = Repute()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """One model at the wall time ``at``; ``as_of`` is the moment by which the directory's records are judged, older
-    than ``at`` while the directory does not answer.
+    """One model at the wall time ``at``, and its ``servers``, which all announce so many ``layers``.
+
+    ``as_of`` is the moment by which the directory's records are judged, older than ``at`` while it does not answer.
 
     ``contacts`` are addresses to join by, for a volunteer's command; ``moves`` so many moves were seen within an hour;
     ``chains`` are the servers that were taken for stages of a chain the last time, by its label.

@@ -222,7 +222,7 @@ class Watch:
         looks = Looks(
             at=now_s,
             as_of=now_s if answered_at is None else min(now_s, answered_at + DIRECTORY_GRACE_S),
-            models=[(name, model.layers, tuple(model.servers.values())) for name, model in reading.models.items()],
+            models=[(str(one.model), one.layers, one.counting()) for one in reading.shown()],
             heard=heard,
             repute=self._repute,
             contacts=joined_by(reading, heard, self._options.initial_peers),

@@ -1,0 +1,61 @@
+"""The one sentence that a person reads first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.core.spans import Span
+from swarm.health.sentence import Outlook, sentence
+
+USABLE = Outlook(30, [], 12.3, 3, 9.4, "")
+
+
+@pytest.mark.parametrize(
+    ("outlook", "text"),
+    [
+        (USABLE, "Usable now: about 12 tokens/s for a new session; 3 of about 9 sessions before it gets slower."),
+        (
+            Outlook(30, [], 0.456, 0, 1.2, ""),
+            "Usable now: about 0.46 tokens/s for a new session; 0 of about 1 session before it gets slower.",
+        ),
+        (
+            Outlook(30, [], 2.0, 9, 9.4, ""),
+            "Usable now: about 2 tokens/s for a new session; full: 9 sessions where 9 fit before all get slower.",
+        ),
+        (Outlook(30, [], 2.0, 1, None, ""), "Usable now: about 2 tokens/s for a new session; 1 session runs."),
+        (Outlook(30, [], 2.0, 2, None, ""), "Usable now: about 2 tokens/s for a new session; 2 sessions run."),
+        (
+            Outlook(30, [], 0.0001, 0, None, ""),
+            "Usable now: about one token in over a minute and a half for a new session; 0 sessions run.",
+        ),
+        (Outlook(30, [Span(10, 20)], None, 0, None, ""), "Not usable: nobody serves layers 10 to 19."),
+        (Outlook(30, [Span(3, 4)], None, 0, None, ""), "Not usable: nobody serves layer 3."),
+        (
+            Outlook(30, [Span(0, 2), Span(5, 6)], 4.0, 0, None, "x"),
+            "Not usable: nobody serves layers 0 to 1 and 5.",
+        ),
+        (Outlook(30, [Span(0, 30)], None, 0, None, ""), "Not usable: nobody serves it at present."),
+        (Outlook(0, [], None, 0, None, ""), "Not usable: nobody serves it at present."),
+        (Outlook(30, [], None, 0, None, "no chain of one kind"), "Not usable: no chain of one kind."),
+        (Outlook(30, [], None, 0, None, ""), "Not usable: no way through its servers was found."),
+    ],
+)
+def test_it_says_what_is(outlook: Outlook, text: str) -> None:
+    assert sentence(outlook) == text
+
+
+@given(
+    st.one_of(st.none(), st.floats(1e-12, 1e12)),
+    st.integers(0, 2**31),
+    st.one_of(st.none(), st.floats(1, 1e300)),
+    st.text(max_size=300),
+)
+def test_it_is_one_short_line_whatever_the_figures(
+    tokens_per_s: float | None, sessions: int, knee: float | None, reason: str
+) -> None:
+    text = sentence(Outlook(30, [], tokens_per_s, sessions, knee, reason))
+    assert text.isprintable()
+    assert len(text) < 320
+    assert text.endswith(".")
