@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from swarm.core.announcement import Announcement, Coordinate, Reach, State
@@ -104,6 +105,8 @@ def figures(start: int, end: int, label: bytes = LABELS[0], **changes: Any) -> S
 seconds = st.one_of(st.none(), st.floats(0, 3600), st.sampled_from([0.0, 1e-300, 3600.0]))
 ages = st.one_of(st.floats(0, 100), st.sampled_from([0.0, 1e9]))
 counts = st.one_of(st.integers(0, 1000), st.just(2**62))
+few = settings(max_examples=30)
+"""For laws over whole sights, which take long to draw."""
 
 
 @st.composite
@@ -114,7 +117,7 @@ def anything_heard(draw: st.DrawFn, layers: int) -> Heard:
             st.sampled_from([Heard(), UNREACHED, Heard(reached=True, note="off"), Heard(reached=True, note="busy")])
         )
     chains = []
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.integers(0, 2))):
         start = draw(st.integers(0, layers))
         chains.append(
             StageFigures(
@@ -137,9 +140,9 @@ def anything_heard(draw: st.DrawFn, layers: int) -> Heard:
 
 @st.composite
 def servers(draw: st.DrawFn, layers: int) -> list[Seen]:
-    """Up to eight of a model, in any state."""
+    """Up to six of a model, in any state."""
     found = []
-    for number in range(draw(st.integers(0, 8))):
+    for number in range(draw(st.integers(0, 6))):
         start = draw(st.integers(0, layers - 1))
         end = draw(st.integers(start + 1, layers))
         measured = draw(

@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from hypothesis import given
-from sights import MODEL, NOW_S, PEERS, UNREACHED, built, heard, histogram, report, server, sight, sights
+from sights import MODEL, NOW_S, PEERS, UNREACHED, built, few, heard, histogram, report, server, sight, sights
 
 from swarm.core.announcement import Reach, State
 from swarm.core.numerics import Numerics
@@ -25,6 +25,7 @@ def stretches(model: ModelState) -> list[tuple[int, int, int, int]]:
     return [(one.start, one.end, one.replicas, one.silent) for one in model.coverage]
 
 
+@few
 @given(sights())
 def test_whatever_strangers_say_makes_a_state_that_holds_together(seen: Sight) -> None:
     serving = replicas(seen)
