@@ -7,14 +7,11 @@ and inside a running event loop.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from swarm.client.loop_thread import LoopThread
 from swarm.client.model import AsyncSession, AsyncSwarmModel
 from swarm.client.request import Options
 from swarm.client.results import GenerationResult, ProgressCallback
@@ -22,74 +19,10 @@ from swarm.client.stream import AsyncTextStream
 from swarm.core.errors import MisuseError
 from swarm.wire.fields import Priority
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from swarm.client.connect import FurtherOptions, JoinOptions
+
 Prompt = str | None
-FAREWELL_S = 2.0
-"""How long the end of a model waits for the calls that it cut short."""
-
-
-class LoopThread:
-    """One event loop in one daemon thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._stopping = False
-        self._calls: set[concurrent.futures.Future[Any]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="swarm-client", daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start ``work`` on the loop; ``MisuseError`` after ``stop``."""
-        if self._stopping:
-            work.close()
-            raise MisuseError("the model is closed", hint="connect again")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise MisuseError("a blocking call from swarm's own event loop", hint="await the async form instead")
-        call = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        return call
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` and wait; Ctrl-C cancels it and waits until it has cleaned up."""
-        future = self.submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            if future.cancel():
-                concurrent.futures.wait([future], timeout=5.0)
-            raise
-
-    async def bridge(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work`` from the caller's own loop; cancelling the caller cancels it."""
-        return await asyncio.wrap_future(self.submit(work))
-
-    @property
-    def closed(self) -> bool:
-        return self._stopping
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Run ``callback`` on the loop some time soon, if it still runs. For finalizers: never raises or waits."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback)
-
-    def stop(self) -> None:
-        """End the loop and its thread; calls that other threads wait in are given a moment, then cancelled.
-
-        Idempotent.
-        """
-        if self._stopping:
-            return
-        self._stopping = True
-        _, late = concurrent.futures.wait(tuple(self._calls), timeout=FAREWELL_S)
-        for call in late:
-            call.cancel()
-        concurrent.futures.wait(late, timeout=FAREWELL_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10.0)
-        if not self._thread.is_alive():
-            self._loop.close()
 
 
 class TextStream(Iterator[str], AsyncIterator[str]):
@@ -194,11 +127,22 @@ class Session:
         if not self._loop.closed:
             self._loop.run(self._inner.close())
 
+    async def close_async(self) -> None:
+        """The async form of ``close``."""
+        if not self._loop.closed:
+            await self._loop.bridge(self._inner.close())
+
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
 
 
 class SwarmModel:
@@ -217,7 +161,7 @@ class SwarmModel:
         head: Literal["auto", "local", "remote"] = "auto",
         revision: str | None = None,
         identity: Path | None = None,
-        **options: Any,
+        **options: Unpack[FurtherOptions],
     ) -> SwarmModel:
         """Join the swarm that serves ``model``: ``demo``, a folder, or a Hugging Face id.
 
@@ -226,19 +170,25 @@ class SwarmModel:
         on this machine. Further options are those of ``swarm.client.connect.ConnectOptions``. Raises ``ConfigError``,
         ``ModelError`` or ``PeerUnreachableError``.
         """
-        from swarm.client.connect import ConnectOptions, connect
-
-        try:
-            chosen = ConnectOptions(
-                initial_peers=initial_peers, head=head, revision=revision, identity=identity, **options
-            )
-        except TypeError as error:
-            raise MisuseError(f"connect: {error}") from error
+        joining = _join(
+            model, {"initial_peers": initial_peers, "head": head, "revision": revision, "identity": identity, **options}
+        )
         loop = LoopThread()
         try:
-            return cls(loop.run(connect(model, chosen)), loop)
+            return cls(loop.run(joining), loop)
         except BaseException:
             loop.stop()
+            raise
+
+    @classmethod
+    async def connect_async(cls, model: str, **options: Unpack[JoinOptions]) -> SwarmModel:
+        """The async form of ``connect``; use the model in an ``async with`` block."""
+        joining = _join(model, options)
+        loop = LoopThread()
+        try:
+            return cls(await loop.bridge(joining), loop)
+        except BaseException:
+            await asyncio.to_thread(loop.stop)
             raise
 
     @overload
@@ -351,10 +301,33 @@ class SwarmModel:
             finally:
                 self._loop.stop()
 
+    async def close_async(self) -> None:
+        """The async form of ``close``."""
+        await asyncio.to_thread(self.close)
+
     def __enter__(self) -> SwarmModel:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> SwarmModel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._loop.closed else f"{len(self._inner.sessions)} open sessions"
+        head = "remote" if self._inner.options.remote_head else "local"
+        return f"<SwarmModel {self._inner.parts.files.name}, {head} head, {state}>"
+
+
+def _join(model: str, options: JoinOptions) -> Coroutine[Any, Any, AsyncSwarmModel]:
+    """Checked at once, joined when it is awaited."""
+    from swarm.client.connect import ConnectOptions, connect
+
+    try:
+        return connect(model, ConnectOptions(**options))
+    except TypeError as error:
+        raise MisuseError(f"connect: {error}") from error

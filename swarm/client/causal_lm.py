@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from swarm.client.blocking import LoopThread, SwarmModel
+from swarm.client.blocking import SwarmModel
 from swarm.client.feeding import AsyncTokenSession
 from swarm.client.head import LoadedHead, Logits
+from swarm.client.loop_thread import LoopThread
 from swarm.client.model import AsyncSwarmModel
 from swarm.client.results import ChainStage, Heal
 from swarm.client.together import together

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, TypedDict
 
 from swarm.client.auditing.checking import audit_traffic, check_proofs
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
@@ -63,6 +63,31 @@ class ConnectOptions:
     audit_mb: float = 500.0
     reputation: Path | str | None = None
     progress: BytesProgress = silent
+
+
+class FurtherOptions(TypedDict, total=False):
+    """What ``SwarmModel.connect`` takes beside its own arguments, for type checkers. See ``ConnectOptions``."""
+
+    lan: bool | str
+    compression: Literal["none", "int8"]
+    numerics: Literal["same", "any"]
+    busy_timeout_s: float
+    heal_timeout_s: float
+    step_timeout_s: float
+    host: str
+    audit_my_traffic: bool
+    audit_mb: float
+    reputation: Path | str | None
+    progress: BytesProgress
+
+
+class JoinOptions(FurtherOptions, total=False):
+    """All of them. See ``ConnectOptions``."""
+
+    initial_peers: Sequence[str]
+    head: Literal["auto", "local", "remote"]
+    revision: str | None
+    identity: Path | None
 
 
 async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from swarm.client.plan import StagePlan
 from swarm.client.records import NOTHING_SIGNED, Verification
+from swarm.client.showing import result_html
 from swarm.decoding.stopping import FinishReason
 
 
@@ -79,6 +80,10 @@ class GenerationResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     heals: tuple[Heal, ...] = ()
     verification: Verification = NOTHING_SIGNED
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return result_html(self)
 
 
 @dataclass(frozen=True, slots=True)

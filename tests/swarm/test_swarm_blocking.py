@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_type_hints
 
 import pytest
 from harness import Engines, Reference, Swarm
 
-from swarm.client import blocking
-from swarm.client.blocking import LoopThread, SwarmModel
+from swarm.client import loop_thread
+from swarm.client.blocking import SwarmModel
+from swarm.client.connect import ConnectOptions, JoinOptions
+from swarm.client.loop_thread import LoopThread
 from swarm.core.errors import MisuseError, SwarmError
 
 OPTIONS = {"max_new_tokens": 6, "ignore_eos": True}
@@ -158,6 +161,56 @@ def test_from_the_callers_own_event_loop(door: Door) -> None:
     assert door.free()
 
 
+def test_everything_blocks_but_works_inside_a_running_loop(door: Door) -> None:
+    """As in a notebook's cell: bad manners, and no deadlock."""
+
+    async def cell() -> None:
+        result = door.model.generate("hello", **OPTIONS)
+        assert "".join(door.model.generate("hello", stream=True, **OPTIONS)) == result.text
+        with door.model.session() as session:
+            assert session.generate("hello", **OPTIONS).token_ids == result.token_ids
+            assert "".join(session.stream("!", **OPTIONS))
+        endless = door.model.generate("hello", stream=True, **ENDLESS)
+        next(endless)
+        endless.close()
+
+    asyncio.run(cell())
+    assert door.free()
+
+
+def test_async_with(door: Door) -> None:
+    async def main() -> None:
+        async with door.model.session() as session:
+            await session.generate_async("hello", **OPTIONS)
+            assert repr(door.model) == f"<SwarmModel {door.swarm.files.name}, remote head, 1 open sessions>"
+        assert session._inner.chain == ()
+        await session.close_async()
+
+    asyncio.run(main())
+    assert door.free()
+
+
+async def _connect(**options: object) -> None:
+    await SwarmModel.connect_async("demo", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({}, "initial peers"), ({"initial_peers": ["x"], "colour": "red"}, "colour")]
+)
+def test_options_that_cannot_be_join_nothing(options: dict[str, object], named: str) -> None:
+    """Told at once, with no thread left behind."""
+    before = threading.active_count()
+    with pytest.raises(MisuseError, match=named):
+        SwarmModel.connect("demo", **options)  # type: ignore[arg-type]
+    with pytest.raises(MisuseError, match=named):
+        asyncio.run(_connect(**options))
+    assert threading.active_count() <= before
+
+
+def test_a_type_checker_is_told_all_options_of_connect() -> None:
+    assert get_type_hints(JoinOptions) == get_type_hints(ConnectOptions)
+
+
 def test_a_blocking_call_from_its_own_loop_is_refused_not_deadlocked(door: Door) -> None:
     failures: list[BaseException] = []
 
@@ -195,7 +248,7 @@ def test_closing_the_model_ends_calls_that_other_threads_wait_in(door: Door) -> 
 
 
 def test_stopping_the_loop_ends_what_still_waits_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "FAREWELL_S", 0.05)
+    monkeypatch.setattr(loop_thread, "FAREWELL_S", 0.05)
     loop = LoopThread()
     endings: list[BaseException] = []
 

@@ -30,7 +30,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from swarm import SwarmForCausalLM, SwarmModel
-from swarm.client.blocking import LoopThread
+from swarm.client.loop_thread import LoopThread
 from swarm.core.errors import ConfigError, MisuseError, PeerLostError, PromptTooLongError, SwarmError
 from swarm.engine.causal_cache import SwarmCache
 
