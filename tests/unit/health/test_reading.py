@@ -1,0 +1,247 @@
+"""What a page keeps of the directory, and whom it asks and names because of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sights import MODEL, NOW_S, PEERS, UNREACHED, announced, heard, metrics, server
+
+from swarm.core.announcement import Reach
+from swarm.core.errors import NetworkError
+from swarm.core.ids import ModelId, PeerId
+from swarm.core.listing import Listing
+from swarm.core.model_entry import ModelEntry
+from swarm.health.asking import ASKS_PER_S, IDLE_S, LOADED_S, Target, stretch
+from swarm.health.looks import joined_by, listed, targets, tried
+from swarm.health.reading import ANNOUNCED_S, ENDED_S, GONE_S, INDEX_EVERY_S, MAX_MODELS, READ_AT_ONCE, Reading, merged
+from swarm.health.sight import NOTHING_HEARD, Seen
+from swarm.runtime.clock import VirtualClock
+
+ANNA, BERT, CARL = PEERS[:3]
+
+
+def listing(peer: PeerId, *, live: bool = True, sequence: int = 1, **changes: Any) -> Listing:
+    told = announced(peer, 0, 2, changes.pop("layers", 6), **changes)
+    return Listing(told, b"", metrics(peer, sequence=sequence) if live else None)
+
+
+def test_a_server_is_seen_when_a_new_record_of_it_comes() -> None:
+    first = merged({}, [listing(ANNA)], NOW_S)
+    assert first[ANNA].seen_at == NOW_S
+    assert merged(first, [listing(ANNA)], NOW_S + 2)[ANNA].seen_at == NOW_S, "the same record"
+    assert merged(first, [listing(ANNA, sequence=2)], NOW_S + 4)[ANNA].seen_at == NOW_S + 4
+
+
+def test_one_without_metrics_was_there_when_it_announced_itself() -> None:
+    quiet = listing(ANNA, live=False, expires_s=NOW_S + 20)
+    assert merged({}, [quiet], NOW_S)[ANNA].seen_at == NOW_S + 20 - ANNOUNCED_S
+    assert merged({ANNA: Seen(quiet, NOW_S - 3)}, [quiet], NOW_S)[ANNA].seen_at == NOW_S - 3
+
+
+def test_one_that_says_goodbye_is_gone_at_once_and_one_that_vanishes_stays_a_while() -> None:
+    known = merged({}, [listing(ANNA), listing(BERT, expires_s=NOW_S + 5)], NOW_S)
+    after = merged(known, [], NOW_S + 10)
+    assert list(after) == [BERT]
+    assert after[BERT].gone
+    assert after[BERT].listing.metrics is None
+    assert after[BERT].seen_at == NOW_S
+    assert merged(after, [], NOW_S + GONE_S - 1) == after
+    assert merged(after, [], NOW_S + GONE_S) == {}
+    back = merged(after, [listing(BERT, sequence=9)], NOW_S + 60)
+    assert not back[BERT].gone
+
+
+class Shelf:
+    """A directory by hand, which may fail. Counts whose servers were read."""
+
+    def __init__(self) -> None:
+        self.index: list[ModelEntry] = []
+        self.shelves: dict[str, list[Listing]] = {}
+        self.read: list[str] = []
+        self.fails = False
+
+    def add(self, model: str, *peers: PeerId, layers: int = 6) -> None:
+        self.index.append(
+            ModelEntry(model=model, peer=ANNA, instance=1, sequence=1, expires_s=NOW_S + 600, layer_count=layers)
+        )
+        self.shelves[model] = [listing(peer, model=model) for peer in peers]
+
+    async def models(self) -> Sequence[ModelEntry]:
+        if self.fails:
+            raise NetworkError("the directory does not answer")
+        return self.index
+
+    async def servers(self, model: ModelId) -> list[Listing]:
+        if self.fails:
+            raise NetworkError("the directory does not answer")
+        self.read.append(str(model))
+        return self.shelves.get(str(model), [])
+
+
+class Desk:
+    """A reading, in time that stands still unless moved."""
+
+    def __init__(self, *wanted: str) -> None:
+        self.clock = VirtualClock()
+        self.shelf = Shelf()
+        directory: Any = self.shelf
+        self.reading = Reading(directory, self.clock, wanted)
+
+    async def look(self, after_s: float = 2.0) -> None:
+        await self.clock.advance(after_s)
+        await self.reading.look()
+
+
+async def test_models_of_the_index_with_their_servers() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL, ANNA)
+    desk.shelf.add("other@main#0123456789abcdef", layers=9)
+    await desk.look()
+    assert [(str(model.model), model.layers, list(model.servers)) for model in desk.reading.shown()] == [
+        (MODEL, 6, [ANNA]),
+        ("other@main#0123456789abcdef", 9, []),
+    ]
+    assert desk.reading.directory_at == desk.clock.wall_s()
+    assert listed(desk.reading, MODEL) == [ANNA]
+    assert listed(desk.reading, "nothing") == []
+
+
+@pytest.mark.parametrize("wanted", [MODEL, "demo", "demo@main"])
+async def test_only_models_that_are_wanted(wanted: str) -> None:
+    desk = Desk(wanted)
+    desk.shelf.add("other@main#0123456789abcdef", BERT)
+    desk.shelf.add(MODEL, ANNA)
+    await desk.look()
+    assert list(desk.reading.models) == [MODEL]
+
+
+async def test_a_model_named_whole_needs_no_index() -> None:
+    desk = Desk(MODEL)
+    desk.shelf.shelves[MODEL] = [listing(ANNA)]
+    await desk.look()
+    assert list(desk.reading.models[MODEL].servers) == [ANNA]
+
+
+async def test_a_failure_is_told_and_takes_nothing_back() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL, ANNA)
+    await desk.look()
+    answered_at, servers = desk.reading.directory_at, desk.reading.models[MODEL].servers
+    desk.shelf.fails = True
+    await desk.look(INDEX_EVERY_S)
+    assert desk.reading.problem == "the directory does not answer"
+    assert (desk.reading.directory_at, desk.reading.models[MODEL].servers) == (answered_at, servers)
+    desk.shelf.fails = False
+    await desk.look()
+    assert desk.reading.problem == ""
+
+
+async def test_the_layers_that_are_known_are_not_outvoted_by_who_comes_later() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL, ANNA)
+    await desk.look()
+    desk.shelf.shelves[MODEL] += [listing(peer, layers=4096) for peer in PEERS[1:10]]
+    await desk.look()
+    model = desk.reading.models[MODEL]
+    assert model.layers == 6
+    assert [seen.peer for seen in model.counting()] == [ANNA]
+    desk.shelf.shelves[MODEL] = desk.shelf.shelves[MODEL][1:]
+    await desk.look()
+    assert model.layers == 4096, "nobody is left who says otherwise"
+
+
+async def test_made_up_models_crowd_nobody_out() -> None:
+    """Each has its turn, so one with servers is found among many without; then it is read every round."""
+    desk = Desk()
+    for number in range(5 * MAX_MODELS):
+        desk.shelf.add(f"a{number:04}@main#0123456789abcdef")
+    desk.shelf.add("real@main#0123456789abcdef", ANNA)
+    for _ in range(5 * MAX_MODELS // READ_AT_ONCE + 2):
+        desk.shelf.read.clear()
+        await desk.look()
+        assert len(desk.shelf.read) <= READ_AT_ONCE
+    assert len(desk.reading.shown()) == MAX_MODELS
+    assert str(desk.reading.shown()[0].model) == "real@main#0123456789abcdef"
+    for _ in range(3):
+        desk.shelf.read.clear()
+        await desk.look()
+        assert "real@main#0123456789abcdef" in desk.shelf.read
+
+
+async def test_a_model_that_ended_is_forgotten_after_a_day() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL)
+    await desk.look()
+    desk.shelf.index.clear()
+    await desk.look(ENDED_S - INDEX_EVERY_S)
+    assert list(desk.reading.models) == [MODEL]
+    await desk.look(3 * INDEX_EVERY_S)
+    assert list(desk.reading.models) == []
+
+
+async def test_a_round_that_is_cut_short_leaves_nothing_running() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL, ANNA)
+
+    async def never(model: ModelId) -> list[Listing]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    desk.shelf.servers = never  # type: ignore[method-assign]
+    looking = asyncio.create_task(desk.reading.look())
+    await desk.clock.settle()
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# -- whom to ask, and by whom to join --------------------------------------------------------------------------
+
+
+def reading_of(*servers: Seen) -> Reading:
+    desk = Desk(MODEL)
+    desk.reading.models[MODEL].servers = {one.peer: one for one in servers}
+    return desk.reading
+
+
+def test_those_with_sessions_are_asked_first() -> None:
+    found = targets(
+        reading_of(server(0, 0, 2), server(1, 0, 2, measured={"sessions": 1}), server(2, 0, 2, measured=None))
+    )
+    assert list(found) == [BERT, ANNA, CARL]
+    assert [target.loaded for target in found.values()] == [True, False, False]
+
+
+@given(st.integers(0, 2000), st.integers(0, 2000))
+def test_all_together_are_asked_no_more_often_than_the_budget_allows(loaded: int, idle: int) -> None:
+    crowd = {PeerId(str(number)): Target((), 1, number < loaded) for number in range(loaded + idle)}
+    factor = stretch(crowd)
+    assert factor >= 1
+    assert (loaded / LOADED_S + idle / IDLE_S) / factor <= ASKS_PER_S * (1 + 1e-9)
+    if loaded + idle <= 500 and loaded <= 100:
+        assert factor == 1, "five hundred, most of them idle, are asked as often as any"
+
+
+def test_one_is_tried_once_its_try_has_ended() -> None:
+    assert tried({})
+    assert tried({ANNA: heard(), BERT: UNREACHED})
+    assert not tried({ANNA: heard(), BERT: NOTHING_HEARD})
+
+
+def test_newcomers_join_by_those_this_page_has_reached_for_longest() -> None:
+    """Whatever they say of their own age."""
+    place = "/ip4/203.0.112.{}/tcp/31337"
+    old = server(0, 0, 2, addresses=(place.format(1),), started_s=NOW_S)
+    young = server(1, 0, 2, addresses=(place.format(2),), started_s=0.0)
+    relayed = server(2, 0, 2, addresses=(place.format(3),), reach=Reach.RELAYED)
+    reading = reading_of(young, old, relayed)
+    told = {ANNA: heard(since_at=1.0), BERT: heard(since_at=2.0), CARL: heard(since_at=0.0)}
+    assert joined_by(reading, told, ()) == [f"{place.format(1)}/p2p/{ANNA}", f"{place.format(2)}/p2p/{BERT}"]
+    assert joined_by(reading, told | {ANNA: UNREACHED}, ()) == [f"{place.format(2)}/p2p/{BERT}"]
+    own = f"{place.format(9)}/p2p/{CARL}"
+    assert joined_by(reading, told, (own,))[0] == own
