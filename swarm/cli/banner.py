@@ -9,8 +9,8 @@ from swarm.models.progress import human_bytes
 from swarm.transport.addresses import join_peer
 
 
-def show_banner(console: Console, opened: OpenedSpan, announced: Announcement, model: str) -> None:
-    """Who and what it is, and how others join it; ``model`` is what they give as ``--model``."""
+def show_banner(console: Console, opened: OpenedSpan, announced: Announcement, model: str, limits: str = "") -> None:
+    """Who and what it is, and how others join it; ``model`` is what they give as ``--model``, ``limits`` its own."""
     info = opened.engine.info
     if opened.note:
         console.warning(opened.note)
@@ -27,6 +27,8 @@ def show_banner(console: Console, opened: OpenedSpan, announced: Announcement, m
         f"(up to {human_bytes(kv_bytes)})",
         f"reach     {announced.reach.value}",
     ]
+    if limits:
+        lines.append(f"limits    {limits}")
     if joins:
         join = f"--model {model} --initial-peers {joins[0]}"
         lines += ["", "Others join with:", f"  python -m swarm.server {join}"]
@@ -42,5 +44,6 @@ def show_banner(console: Console, opened: OpenedSpan, announced: Announcement, m
         memory_bytes=info.memory_bytes,
         kv_tokens=announced.kv_tokens,
         reach=announced.reach.value,
+        limits=limits,
         addresses=joins,
     )

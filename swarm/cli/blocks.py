@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import secrets
 from dataclasses import dataclass
 
 from swarm.cli.checks import AUTO
 from swarm.cli.console import Console
-from swarm.cli.loading import Loader
 from swarm.core.clock import Clock
 from swarm.core.ids import PeerId
 from swarm.core.spans import Span
-from swarm.engine.capacity import Room, declared_numerics, room_for
+from swarm.engine.capacity import Room
 from swarm.models.files import ModelFiles
 from swarm.runtime.remembered import RememberedSpans
 from swarm.scheduling.intents import Choice
@@ -40,9 +38,8 @@ class Blocks:
         """True if the server chooses for itself, and so may move later."""
         return bool(self.options.blocks == AUTO)
 
-    async def seat(self, loader: Loader, peer: PeerId) -> Seat:
-        """What can be said of this server before it has loaded anything. Raises as ``room_for`` does."""
-        room = await asyncio.to_thread(self._room, loader)
+    def seat(self, room: Room, peer: PeerId) -> Seat:
+        """What can be said of this server before it has loaded anything, with ``room`` for layers."""
         wanted = self.options.num_blocks
         return Seat(
             model=self.files.model_id,
@@ -50,17 +47,20 @@ class Blocks:
             span=Span(0, 1) if self.chosen else self.told,
             peer=peer,
             numerics=room.numerics,
-            capacity_layers=min(wanted, self.files.layer_count) if wanted else room.capacity_layers,
-            power_layers_per_s=room.power_layers_per_s,
+            capacity_layers=self._capacity_layers(room, wanted),
+            power_layers_per_s=room.power_layers_per_s if self.chosen else 0.0,
             region=self.options.region,
             public_name=self.options.public_name,
             instance=secrets.randbits(63),
         )
 
-    def _room(self, loader: Loader) -> Room:
-        if self.chosen:
-            return room_for(self.files, loader.weights, kv_tokens=self.options.kv_tokens)
-        return Room(len(self.told), 0, declared_numerics(self.files.config, loader.weights), 0.0)
+    def _capacity_layers(self, room: Room, wanted: int | None) -> int:
+        if not self.chosen:
+            return len(self.told)
+        if not wanted:
+            return room.capacity_layers
+        # Without a share of the memory the owner's word counts more than an estimate.
+        return min(wanted, self.files.layer_count if self.options.memory_share == 1 else room.capacity_layers)
 
     @property
     def told(self) -> Span:
@@ -78,7 +78,8 @@ class Blocks:
 
     async def take(self, placement: Placement, model: str) -> Span:
         """Choose, claim and announce a span, and say why this one."""
-        choice = await placement.join(self.remembered.get(model), alone=self.options.new_swarm)
+        with self.console.waiting("looking what others hold and mean to hold"):
+            choice = await placement.join(self.remembered.get(model), alone=self.options.new_swarm)
         self.console.event("blocks", sentence("Taking", choice), **fields(choice))
         return choice.span
 

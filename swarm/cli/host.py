@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,33 +13,42 @@ from typing import Any, TypeVar
 from swarm.cli.banner import show_banner
 from swarm.cli.blocks import Blocks
 from swarm.cli.console import Console
+from swarm.cli.limits import hours_of, limits_text, wall_minute
 from swarm.cli.loading import Loaded, Loader
 from swarm.cli.mover import Mover
 from swarm.cli.neighbourhood import Neighbourhood
 from swarm.cli.outages import follow_outages
 from swarm.cli.probe import ProbeReport, probe
 from swarm.cli.reachability import follow, wait_reachable
-from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
+from swarm.cli.ready import ready_event, worth
+from swarm.cli.rest import Rest, Timetable, draining_text
+from swarm.cli.serving_line import ServingLine
+from swarm.cli.signals import STOPPED_EARLY, PauseSwitch, Signals, first_of
+from swarm.cli.tally import Tally, figures_of
 from swarm.core.announcement import State
 from swarm.core.errors import IdentityInUseError, NetworkError, SwarmError
 from swarm.core.keys import Identity
-from swarm.core.spans import missing_layers
 from swarm.dht.hivemind_directory import HivemindDirectory
+from swarm.engine.capacity import Room
 from swarm.engine.opening import OpenedSpan
 from swarm.models.files import ModelFiles
 from swarm.runtime.clock import SystemClock
+from swarm.runtime.contribution import ContributionFile
 from swarm.runtime.files import raise_open_file_limit
 from swarm.runtime.remembered import RememberedSpans
-from swarm.scheduling.reasons import layers_text
+from swarm.runtime.server_state import ServerState
 from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
 from swarm.server.placing import Placement
 from swarm.server.seat import Seat, facts_of
 from swarm.server.service import Server, ServerParts
+from swarm.transport.addresses import split_peer
+from swarm.transport.capped import CappedTransport, UplinkCap
 from swarm.transport.lan import Notice
 from swarm.transport.lan_mdns import MdnsNetwork
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
+from swarm.transport.protocol import Transport
 from swarm.verification.calibration import Calibration
 
 T = TypeVar("T")
@@ -66,7 +75,24 @@ class Ready:
     announcer: Announcer
     placement: Placement
     seat: Seat
+    room: Room
     loaded: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a serving process keeps beside its server: when it rests, and what it has done."""
+
+    rest: Rest
+    tally: Tally
+
+    def tasks(self, server: Server, console: Console, *, quiet: bool) -> list[asyncio.Task[Any]]:
+        """Running until they are cancelled."""
+        rest = self.rest
+        work: list[Coroutine[Any, Any, Any]] = [rest.run(server), self.tally.run(lambda: not rest.resting)]
+        if not quiet:
+            work.append(ServingLine(server, console, lambda: rest.resting).run())
+        return [asyncio.create_task(each) for each in work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +105,43 @@ class Host:
     identity: Identity
     identity_path: Path
     calibration: Calibration | None
+    switch: PauseSwitch
 
     async def serve(self) -> int:
         """Join, load, prove, announce, serve until a signal or a fatal error, leave. Returns the exit code."""
         raise_open_file_limit()
         signals = Signals(asyncio.get_running_loop())
-        loader = Loader(self.options, self.files, self.console, signals)
-        starting = asyncio.create_task(self._start(loader))
+        self.switch.follow(asyncio.get_running_loop())
+        state = ServerState.of(self.identity_path)
+        rest = Rest(self.switch, Timetable(hours_of(self.options), wall_minute), self.console, state, SystemClock())
+        try:
+            return await self._serve(Loader(self.options, self.files, self.console, signals), rest)
+        finally:
+            state.forget()
+
+    async def _serve(self, loader: Loader, rest: Rest) -> int:
+        signals = loader.signals
+        starting = asyncio.create_task(self._start(loader, rest))
         await first_of(signals.stop, starting)
         if not starting.done():
-            self.console.event("stopping", "Stopping before it was ready.")
             starting.cancel()
         try:
             ready = await starting
         except asyncio.CancelledError:
+            self.console.event("stopped", "Stopped before it was ready.")
             return STOPPED_EARLY
         try:
-            return await self._run(ready, loader)
+            return await self._run(ready, loader, rest)
         finally:
             await _close(ready.node)
 
     # -- starting -------------------------------------------------------------------------------------------
 
-    async def _start(self, loader: Loader) -> Ready:
+    async def _start(self, loader: Loader, rest: Rest) -> Ready:
         """Join first, since that takes seconds and says early what is wrong; then load, which may take an hour."""
-        node = await self._join()
+        await rest.wait_for_hours()
+        with self.console.waiting(joining_text(self.options.initial_peers)):
+            node = await self._join()
         try:
             return await self._take_seat(node, loader)
         except BaseException:
@@ -118,7 +156,9 @@ class Host:
             port=options.port,
             announce=tuple(options.announce),
             initial_peers=peers,
-            nat=NatOptions(auto_relay=bool(peers), relays=tuple(options.relay)),
+            nat=NatOptions(
+                auto_relay=bool(peers), relays=tuple(options.relay), serve_relay=options.uplink_mbps is None
+            ),
         )
         node = None
         try:
@@ -142,7 +182,8 @@ class Host:
     async def _take_seat(self, node: Node, loader: Loader) -> Ready:
         """Know the span, then load it; others are told meanwhile what this server will hold, if it chose by itself."""
         clock, blocks = SystemClock(), self._blocks
-        seat = await blocks.seat(loader, self.identity.peer_id)
+        room = await loader.room()
+        seat = blocks.seat(room, self.identity.peer_id)
         base = seat.announcement(clock.wall_s())
         announcer = Announcer(node.directory, self.identity, clock, base, self._config())
         announcer.locate(await node.transport.reach(), node.transport.addresses)
@@ -161,7 +202,7 @@ class Host:
                 raise
             blocks.remembered.put(base.model, span)
         announcer.amend(**facts_of(loaded.opened.engine, loaded.speed))
-        return Ready(node, announcer, placement, seat, loaded)
+        return Ready(node, announcer, placement, seat, room, loaded)
 
     @property
     def _blocks(self) -> Blocks:
@@ -176,30 +217,39 @@ class Host:
             receipts=not self.options.no_receipts,
             audit_hold_s=self.options.audit_hold,
             stats=not self.options.no_stats,
+            uplink_mbps=self.options.uplink_mbps,
             region=self.options.region,
             public_name=self.options.public_name,
         )
 
     # -- serving --------------------------------------------------------------------------------------------
 
-    async def _run(self, ready: Ready, loader: Loader) -> int:
-        node, engine, speed = ready.node, ready.loaded.opened.engine, ready.loaded.speed
+    def _server(self, ready: Ready) -> Server:
+        transport: Transport = ready.node.transport
+        if self.options.uplink_mbps is not None:
+            transport = CappedTransport(transport, UplinkCap(self.options.uplink_mbps, SystemClock()))
         parts = ServerParts(
-            node.transport,
-            engine,
+            transport,
+            ready.loaded.opened.engine,
             ready.announcer,
             SystemClock(),
-            speed,
+            ready.loaded.speed,
             capacity_layers=ready.seat.capacity_layers,
             calibration=self.calibration,
         )
-        server = Server(parts, self._config())
+        return Server(parts, self._config())
+
+    async def _run(self, ready: Ready, loader: Loader, rest: Rest) -> int:
+        server = self._server(ready)
+        file, model = ContributionFile.of(self.identity_path), str(self.files.model_id)
+        tally = Tally(file, model, lambda: figures_of(server), self.console, server.parts.clock)
         await server.start()
-        doors = asyncio.create_task(self._open_doors(ready, server, loader))
-        network = asyncio.create_task(_watch_network(node, server))
+        doors = asyncio.create_task(self._open_doors(ready, server, loader, Keeping(rest, tally)))
+        network = asyncio.create_task(_watch_network(ready.node, server))
         await first_of(loader.signals.stop, server.fatal, doors)
         network.cancel()
         cut = await self._leave(server, loader.signals.hurry, doors)
+        tally.close()
         if doors.done() and not doors.cancelled() and (error := doors.exception()) is not None:
             raise error
         if server.fatal.done():
@@ -211,24 +261,27 @@ class Host:
         self.console.event("stopped", "Stopped; the announcement is withdrawn.")
         return 0
 
-    async def _open_doors(self, ready: Ready, server: Server, loader: Loader) -> None:
+    async def _open_doors(self, ready: Ready, server: Server, loader: Loader, keeping: Keeping) -> None:
         """Banner, a way in for strangers, self-probe, announcement, READY, in this order; then follow what changes."""
         node, announcer, clock = ready.node, ready.announcer, server.parts.clock
         opened = ready.loaded.opened
 
         async def prove(opened: OpenedSpan) -> ProbeReport:
             self.console.event("probing", "Checking that this server answers strangers…")
-            return await probe(announcer.current, announcer.signed(), opened.engine.info.hidden_size)
+            with self.console.waiting("a stranger's prefill and step"):
+                return await probe(announcer.current, announcer.signed(), opened.engine.info.hidden_size)
 
-        show_banner(self.console, opened, announcer.current, self.options.model)
-        await wait_reachable(node.transport, announcer, self.console, clock)
+        show_banner(self.console, opened, announcer.current, self.options.model, limits_text(self.options))
+        with self.console.waiting("waiting for a way in for strangers"):
+            await wait_reachable(node.transport, announcer, self.console, clock)
         report = await prove(opened)
         await server.announce()
-        await self._say_ready(node, opened, report)
+        await self._say_ready(server, report, ready.room)
         keeper = node.directory.keeper
         tasks = [
             asyncio.create_task(follow(node.transport, announcer, self.console, clock)),
             asyncio.create_task(follow_outages(keeper, self.console, server.hurry)),
+            *keeping.tasks(server, self.console, quiet=self.options.quiet),
         ]
         if node.near is not None:
             tasks.append(asyncio.create_task(node.near.follow()))
@@ -240,6 +293,7 @@ class Host:
                 self._blocks,
                 prove,
                 alone=lambda: keeper.alone,
+                calm=keeping.rest.calm,
                 every_s=self.options.rebalance_every,
             )
             tasks.append(asyncio.create_task(mover.run()))
@@ -250,21 +304,11 @@ class Host:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _say_ready(self, node: Node, opened: OpenedSpan, report: ProbeReport) -> None:
-        found = [listing.announcement for listing in await node.directory.servers(self.files.model_id)]
-        missing = missing_layers((record.span for record in found), self.files.layer_count)
-        covered = f"{layers_text(missing)} still missing" if missing else "every layer is held"
-        self.console.event(
-            "ready",
-            f"READY  serving layers {opened.engine.info.span} of {self.files.name}; "
-            f"prefill {report.prefill_s * 1e3:.0f} ms, "
-            f"decode step {report.decode_s * 1e3:.0f} ms; {_count(len(found), 'server')} in the swarm, {covered}. "
-            "Ctrl-C to leave.",
-            prefill_s=report.prefill_s,
-            decode_s=report.decode_s,
-            servers=len(found),
-            missing=[[span.start, span.end] for span in missing],
-        )
+    async def _say_ready(self, server: Server, report: ProbeReport, room: Room) -> None:
+        with self.console.waiting("looking what this server adds to the swarm"):
+            found, adds = await worth(server, room)
+        text, fields = ready_event(server.parts.engine.info, self.files.name, report, found, adds)
+        self.console.event("ready", text, **fields)
 
     async def _leave(self, server: Server, hurry: asyncio.Event, doors: asyncio.Task[None]) -> int | None:
         """Drain, unless a second signal or a fatal error says to go at once.
@@ -279,7 +323,8 @@ class Host:
         with contextlib.suppress(asyncio.CancelledError, SwarmError):
             await doors
         stopping = asyncio.create_task(server.leave() if server.fatal.done() else server.stop())
-        await first_of(hurry, stopping)
+        with self.console.waiting(draining_text(server)):
+            await first_of(hurry, stopping)
         if stopping.done():
             await stopping
             return None
@@ -330,6 +375,14 @@ async def _close(node: Node) -> None:
         await node.near.network.close()
     await node.directory.close()
     await node.transport.close()
+
+
+def joining_text(initial_peers: Sequence[str]) -> str:
+    """Whom a start waits for."""
+    if not initial_peers:
+        return "starting the network"
+    first = split_peer(initial_peers[0])[0]
+    return f"joining the swarm through {first}" + (f" and {len(initial_peers) - 1} more" * (len(initial_peers) > 1))
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 from dataclasses import dataclass
 
+from swarm.cli.apart import apart
 from swarm.cli.checks import read_max_memory
 from swarm.cli.console import Console
 from swarm.cli.signals import Signals
 from swarm.core.errors import SwarmError
 from swarm.core.spans import Span
+from swarm.engine.capacity import Room, room_for
 from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
 from swarm.engine.speed import SpanSpeed, measure_speed
 from swarm.engine.weights import LoadOptions
 from swarm.models.files import ModelFiles
-from swarm.models.progress import Progress, ProgressLine
+from swarm.models.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,23 @@ class Loader:
     def weights(self) -> LoadOptions:
         """Where weights go and in what form."""
         options = self.options
-        return LoadOptions(options.device, options.dtype, options.quantization, read_max_memory(options.max_memory))
+        max_memory = read_max_memory(options.max_memory)
+        return LoadOptions(options.device, options.dtype, options.quantization, max_memory, options.memory_share)
 
     async def load(self, span: Span) -> Loaded:
         """Load ``span`` and time it, in a thread that ends soon after the server was told to stop."""
-        return await asyncio.to_thread(self._load, span)
+        return await apart(lambda: self._load(span))
+
+    async def room(self) -> Room:
+        """What of the model fits into this machine. Raises as ``room_for`` does."""
+        with self.console.waiting("looking what fits into this machine"):
+            return await apart(lambda: room_for(self.files, self.weights, kv_tokens=self.options.kv_tokens))
 
     def _load(self, span: Span) -> Loaded:
-        opened = open_span(self.files, self._request(span), self._progress())
-        return Loaded(opened, measure_speed(opened.engine))
+        with self.console.waiting(f"loading layers {span}"):
+            opened = open_span(self.files, self._request(span), self._progress())
+        with self.console.waiting("measuring how fast this machine computes them"):
+            return Loaded(opened, measure_speed(opened.engine, check=self._check))
 
     def _request(self, span: Span) -> SpanRequest:
         options = self.options
@@ -63,11 +71,13 @@ class Loader:
 
     def _progress(self) -> Progress:
         """Reports bytes, and ends the loading thread once the server was told to stop: nothing else can."""
-        report = self.console.progress if self.options.json else ProgressLine(sys.stderr)
 
         def progress(label: str, done: int, total: int) -> None:
-            if self.signals.stop.is_set():
-                raise SwarmError("loading was stopped")
-            report(label, done, total)
+            self._check()
+            self.console.progress(label, done, total)
 
         return progress
+
+    def _check(self) -> None:
+        if self.signals.stop.is_set():
+            raise SwarmError("loading was stopped")

@@ -22,6 +22,9 @@ from swarm.runtime.logs import LEVELS, printable, setup_logging
 COMMANDS = {
     "doctor": ("swarm.cli.doctor", "whether this machine is fit for it: what is wrong, and how to mend it"),
     "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
+    "pause": ("swarm.cli.pause", "have a server of this machine rest for a while"),
+    "resume": ("swarm.cli.resume", "have a paused server go on"),
+    "contributed": ("swarm.cli.contributed", "what this machine's servers have done for their swarms"),
     "bootstrap": ("swarm.cli.bootstrap", "a stable first peer that others join through, without any layers"),
     "gateway": ("swarm.cli.gateway", "let OpenAI's clients and a chat page ask a swarm"),
     "health": ("swarm.cli.health", "a page that follows a swarm, also as JSON and for Prometheus"),

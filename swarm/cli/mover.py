@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ TRIES = 5
 @dataclass(frozen=True, slots=True)
 class Mover:
     """``every_s`` is the time between two looks at the swarm. While ``alone`` says that no other server is known, which
-    is how an outage looks, nothing seen is a reason to move."""
+    is how an outage looks, nothing seen is a reason to move. ``calm`` is held by whoever changes what the server does:
+    it does not move while it rests."""
 
     server: Server
     placement: Placement
@@ -38,6 +40,7 @@ class Mover:
     blocks: Blocks
     prove: Prove
     alone: Callable[[], bool]
+    calm: asyncio.Lock
     every_s: float
 
     @property
@@ -48,19 +51,23 @@ class Mover:
         """Look, and move when it is this server's turn; until cancelled, or a span cannot be loaded."""
         while True:
             await self.placement.pause(self.every_s)
-            if self.alone():
-                continue
-            try:
-                choice = await self.placement.look()
-            except NetworkError as error:
-                log.warning("could not look whether to move, trying again: %s", error)
-                continue
-            if choice is None:
-                continue
-            if self.alone():
-                await self._insist(self.placement.stay)
-            else:
-                await self._move(choice)
+            async with self.calm:
+                await self._look()
+
+    async def _look(self) -> None:
+        if self.alone():
+            return
+        try:
+            choice = await self.placement.look()
+        except NetworkError as error:
+            log.warning("could not look whether to move, trying again: %s", error)
+            return
+        if choice is None:
+            return
+        if self.alone():
+            await self._insist(self.placement.stay)
+        else:
+            await self._move(choice)
 
     async def _move(self, choice: Choice) -> None:
         server = self.server

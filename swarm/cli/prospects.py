@@ -41,9 +41,9 @@ class Prospects:
 
     @property
     def faster_alone(self) -> bool:
-        """True if this machine by itself would answer faster than the swarm does with it."""
+        """True if this machine by itself would answer faster than the swarm does with it; not while that cannot."""
         alone, joined = self.alone_tokens_per_s, self.joined.tokens_per_s
-        return alone is not None and (joined is None or alone > FASTER * joined)
+        return alone is not None and joined is not None and alone > FASTER * joined
 
 
 def prospects(
@@ -106,7 +106,7 @@ def prospects_text(found: Prospects) -> str:
     if found.faster_alone and alone is not None:
         parts.append(f"This machine alone would be faster (about {rate(alone)} tok/s): it could hold the whole model.")
     elif alone is not None:
-        parts.append(f"Alone this machine could hold the whole model too, at about {rate(alone)} tok/s.")
+        parts.append(f"This machine alone could hold the whole model, at about {rate(alone)} tok/s.")
     return " ".join(parts)
 
 

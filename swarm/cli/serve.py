@@ -7,17 +7,18 @@ import asyncio
 import sys
 from pathlib import Path
 
+from swarm.cli.apart import leave_process
 from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.cli.joining import add_joining, check_joining
-from swarm.cli.signals import stop_imports
+from swarm.cli.limits import add_limits, check_limits
+from swarm.cli.signals import STOPPED_EARLY, PauseSwitch, stop_imports
 from swarm.cli.tables import option_name
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.ids import ModelId
 from swarm.core.limits import MAX_NAME_CHARS
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS
 from swarm.core.spans import Span
-from swarm.models.progress import ProgressLine
 from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
 from swarm.runtime.folders import data_folder
@@ -77,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_computing(parser)
     _add_signing(parser)
     _add_telling(parser)
+    add_limits(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
 
 
@@ -137,19 +139,24 @@ def run(options: argparse.Namespace) -> int:
     console: Console = JsonConsole(sys.stdout) if options.json else HumanConsole(sys.stdout)
     try:
         check(options)
-        return _serve(options, console)
+        code = _serve(options, console)
+    except (KeyboardInterrupt, SystemExit):
+        console.event("stopped", "Stopped before it was ready.")
+        code = STOPPED_EARLY
     except SwarmError as error:
         if options.json:
             console.event("failed", str(error), message=error.message, hint=error.hint)
         raise
+    leave_process(code)
 
 
 def _serve(options: argparse.Namespace, console: Console) -> int:
     path = options.identity or data_folder() / "identity.key"
+    switch = PauseSwitch()
     with IdentityLock(path):
         identity = load_or_create(path)
-        progress = console.progress if options.json else ProgressLine(sys.stderr)
-        files = resolve(options.model, revision=options.revision, progress=progress)
+        with console.waiting(f"opening the model {options.model}"):
+            files = resolve(options.model, revision=options.revision, progress=console.progress)
         calibration = calibration_for(files.model_id, options)
         told = None if options.blocks == AUTO else Span.parse(options.blocks).within(files.layer_count)
         most = f"up to {options.num_blocks} layers" if options.num_blocks else "as many layers as fit"
@@ -163,7 +170,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
         with stop_imports():
             from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
 
-        return asyncio.run(Host(options, console, files, identity, path, calibration).serve())
+        return asyncio.run(Host(options, console, files, identity, path, calibration, switch).serve())
 
 
 def calibration_for(model: ModelId, options: argparse.Namespace) -> Calibration | None:
@@ -189,6 +196,7 @@ def check(options: argparse.Namespace) -> None:
         if options.num_blocks is not None:
             raise ConfigError("--num-blocks goes with --blocks auto", hint="leave one of the two out")
     read_max_memory(options.max_memory)
+    check_limits(options)
     check_addresses("--relay", options.relay)
     check_addresses("--announce", options.announce, with_peer=False)
     if not 0 <= options.port <= 65535:

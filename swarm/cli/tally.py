@@ -38,12 +38,13 @@ class Tally:
         self._before = file.read() or Contributions(now_s, now_s, {})
         self._online_s = 0.0
         self._last_s: float | None = None
+        self._probe = read()
         self._written: Contribution | None = None
 
     @property
     def own(self) -> Contribution:
-        """What this process has done."""
-        return self._read() + Contribution(online_s=self._online_s)
+        """What this process has done, its probe of itself apart."""
+        return self._read() - self._probe + Contribution(online_s=self._online_s)
 
     @property
     def all(self) -> Contributions:
@@ -55,6 +56,7 @@ class Tally:
     async def run(self, serving: Callable[[], bool]) -> NoReturn:
         """Until cancelled; time counts while ``serving``."""
         told_s = self._clock.monotonic_s()
+        self._probe = self._read()
         while True:
             self._last_s = self._clock.monotonic_s() if serving() else None
             await self._clock.sleep(NOTE_EVERY_S)

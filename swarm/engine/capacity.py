@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 import torch
@@ -111,12 +110,6 @@ def total_bytes(device: torch.device) -> int:
 def _elements(modules: Sequence[nn.Module]) -> int:
     """Of all parameters; one that is shared counts once."""
     return sum(p.numel() for p in {id(p): p for module in modules for p in module.parameters()}.values())
-
-
-def declared_numerics(config: Mapping[str, Any], weights: LoadOptions) -> Numerics:
-    """What a span loaded with these options computes in."""
-    device, _ = pick_device(weights.device)
-    return Numerics(dtype_name(pick_dtype(weights.dtype, config, device)), weights.quantization)
 
 
 def free_bytes(device: torch.device, limits: Mapping[int | str, int] | None) -> int:

@@ -8,7 +8,7 @@ only made them longer.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -58,14 +58,16 @@ UNMEASURED = SpanSpeed(tau_s=1.0)
 """What is said of a span that nobody measured: slow enough to be nobody's first choice."""
 
 
-def measure_speed(engine: SpanEngine, *, budget_s: float = BUDGET_S) -> SpanSpeed:
+def measure_speed(
+    engine: SpanEngine, *, budget_s: float = BUDGET_S, check: Callable[[], None] = lambda: None
+) -> SpanSpeed:
     """Time ``engine`` while nobody uses it; takes about ``budget_s`` at most, and some of its KV meanwhile.
 
     On a slow machine, or with little KV, only the first of this is measured, in this order: one layer, all layers, 2, 4
     and 8 sessions, prefill. Contexts are short: attention over a long one adds to every layer, which the real steps
-    tell later. Blocks; raises what ``SpanEngine.run`` raises.
+    tell later. Blocks; raises what ``SpanEngine.run`` raises, and what ``check`` does, which is asked before each run.
     """
-    stopwatch, span = _Stopwatch(engine, budget_s), engine.info.span
+    stopwatch, span = _Stopwatch(engine, budget_s, check), engine.info.span
     one_s = stopwatch.step(Span(span.end - 1, span.end), 1, expected_s=0.0)
     if one_s is None:
         return UNMEASURED
@@ -119,8 +121,9 @@ def step_alone_s(engine: SpanEngine, *, budget_s: float = CHECK_S) -> float:
 class _Stopwatch:
     """Times runs of an engine while there is time for them."""
 
-    def __init__(self, engine: SpanEngine, budget_s: float) -> None:
+    def __init__(self, engine: SpanEngine, budget_s: float, check: Callable[[], None]) -> None:
         self._engine = engine
+        self._check = check
         self._until_s = time.perf_counter() + budget_s
         self._share_s = budget_s / (len(BATCHES) + 2)
 
@@ -150,10 +153,12 @@ class _Stopwatch:
             for slot in slots:
                 stack.callback(engine.close, slot)
             batch = [_work(slot, engine.info, span, rows, seed=seed) for seed, slot in enumerate(slots)]
+            self._check()
             first_s = _timed(engine, batch)
             times_s: list[float] = []
             share_until_s = min(began_s + self._share_s, self._until_s)
             while len(times_s) < RUNS and time.perf_counter() + first_s < share_until_s:
+                self._check()
                 times_s.append(_timed(engine, batch))
             return min(times_s, default=first_s)
 

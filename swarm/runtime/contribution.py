@@ -43,6 +43,9 @@ class Contribution:
     def __add__(self, other: Contribution) -> Contribution:
         return Contribution(**{name: getattr(self, name) + getattr(other, name) for name in NAMES})
 
+    def __sub__(self, other: Contribution) -> Contribution:
+        return Contribution(**{name: getattr(self, name) - getattr(other, name) for name in NAMES})
+
     def as_dict(self) -> dict[str, float]:
         """By name."""
         return {name: round(getattr(self, name), 1) for name in NAMES}

@@ -39,6 +39,10 @@ from swarm.wire.status import StatusReport
 
 log = logging.getLogger(__name__)
 
+PUBLISH_S = 5.0
+LAST_WORD_S = 1.5
+"""For the last announcement: where nobody takes it, silence says the same ten seconds later."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
@@ -199,8 +203,9 @@ class Server:
         """
         self.draining = True
         self.parts.announcer.amend(intent=None)
-        await self._publish_quietly(State.DRAINING)
-        await self.drain(self.config.drain_timeout_s)
+        if len(self.table):
+            await self._publish_quietly(State.DRAINING)
+            await self.drain(self.config.drain_timeout_s)
         await self.leave()
 
     async def rest(self) -> None:
@@ -225,7 +230,7 @@ class Server:
         await self._dismiss("the server was stopped by its owner")
         await self.reporting.stop()  # nothing is heard of this server after its last word
         if not self._yields:
-            await self._publish_quietly(State.OFFLINE)
+            await self._publish_quietly(State.OFFLINE, within_s=LAST_WORD_S)
         await self._telling.close()
         await self._tasks.close()
         await self.pulse.close()
@@ -246,9 +251,9 @@ class Server:
         """True if the announcement under our key is now another process's, which is not ours to withdraw."""
         return self.fatal.done() and isinstance(self.fatal.result(), IdentityInUseError)
 
-    async def _publish_quietly(self, state: State) -> None:
+    async def _publish_quietly(self, state: State, *, within_s: float = PUBLISH_S) -> None:
         try:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(within_s):
                 await self.parts.announcer.publish(state=state)
         except (NetworkError, TimeoutError) as error:
             log.warning("could not announce %s: %s", state.value, error)

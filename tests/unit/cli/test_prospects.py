@@ -85,7 +85,7 @@ def test_whether_the_machine_would_be_faster_alone(alone_s: float | None, faster
     assert found.faster_alone is faster
     text = prospects_text(found)
     assert ("This machine alone would be faster (about 50 tok/s): it could hold the whole model." in text) is faster
-    assert ("Alone this machine could hold the whole model too" in text) is (alone_s == 1.0)
+    assert ("This machine alone could hold the whole model, at about 1 tok/s" in text) is (alone_s == 1.0)
 
 
 def test_a_machine_that_cannot_hold_it_is_not_told_to_go_alone() -> None:
@@ -95,5 +95,7 @@ def test_a_machine_that_cannot_hold_it_is_not_told_to_go_alone() -> None:
     assert not found.faster_alone
 
 
-def test_alone_counts_even_where_the_swarm_answers_nothing() -> None:
-    assert look(view(), listed(OWN, 10, 20), alone_s=0.05).faster_alone
+def test_nobody_is_told_to_leave_a_swarm_that_is_still_gathering() -> None:
+    found = look(view(), listed(OWN, 10, 20), alone_s=0.05)
+    assert not found.faster_alone
+    assert "could hold the whole model, at about 20 tok/s" in prospects_text(found)

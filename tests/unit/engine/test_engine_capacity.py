@@ -13,7 +13,7 @@ from swarm.core.errors import ConfigError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.engine import capacity
-from swarm.engine.capacity import declared_numerics, room_for
+from swarm.engine.capacity import room_for
 from swarm.engine.opening import SpanRequest, open_span
 from swarm.engine.weights import LoadOptions
 from swarm.models.folder import open_folder
@@ -51,7 +51,7 @@ def test_the_layers_that_fit_are_those_that_memory_takes(
     monkeypatch.setattr(capacity, "free_bytes", lambda *_: 10**12)
     room = room_for(files, options)
     assert room.capacity_layers == LAYERS, "never more than there are"
-    assert room.numerics == declared_numerics(files.config, options) == Numerics(dtype)
+    assert room.numerics == Numerics(dtype)
     one = held(files, "1:2", dtype)
     assert room.layer_bytes == pytest.approx(one, rel=0.1)
     assert room.power_layers_per_s > 0
