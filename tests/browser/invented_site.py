@@ -64,6 +64,10 @@ class Site:
         self.up()
         self.url = f"http://127.0.0.1:{self._port}"
 
+    @property
+    def state(self) -> SwarmState:
+        return self._source.state()
+
     def show(self, state: SwarmState) -> None:
         """The next state: of a higher revision than any before."""
         self._loop.call_soon_threadsafe(self._source.show, state)

@@ -108,7 +108,10 @@ const stream = new Stream("api/v1/stream", {
   live: (live) => status.live(live),
 });
 
-addEventListener("hashchange", plan);
+addEventListener("hashchange", () => {
+  if (!location.hash) shown = null;
+  plan();
+});
 setInterval(() => {
   tick();
   status.tick();

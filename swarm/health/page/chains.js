@@ -72,7 +72,7 @@ class ChainView {
     const sum_s = spent_s.reduce((sum, time_s) => sum + time_s, 0);
     const whole_s = Math.max(chain.period_s ?? 0, sum_s + (chain.elsewhere_s ?? 0));
     const each = chain.period_s === null ? "time per token unknown" : `${milliseconds(chain.period_s)} a token`;
-    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "no token yet"}, ${each}`);
+    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "speed unknown"}, ${each}`);
     title(this.title, `chain ${chain.label}`);
     const parts = `open for ${duration(chain.open_s)}, ${plural(chain.stages.length, "stage")}`;
     write(this.note, chain.complete ? parts : `${parts}; not all of its stages are known here`);

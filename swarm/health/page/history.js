@@ -9,6 +9,7 @@ import { clockTime, count, duration, percent, rate, seconds } from "./units.js";
 const HOURS = [1, 6, 24];
 const AGAIN_S = 30;
 const HEIGHT_PX = 150;
+const TICKS_S = [60, 300, 600, 1800, 3600, 7200, 10800, 21600];
 
 /**
  * @typedef {object} Plot
@@ -39,7 +40,7 @@ function options(plot, width, pointed) {
     legend: { show: false },
     cursor: { sync: { key: "history" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
     scales: { y: { range: (/** @type {uPlot} */ _, /** @type {number|null} */ low, /** @type {number|null} */ high) => [0, plot.share ? 1 : Math.max((high ?? 0) * 1.1, 1e-3)] } },
-    axes: [{ ...axis, space: 60, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(clockTime) }, { ...axis, size: 58, space: 34, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? "") }],
+    axes: [{ ...axis, space: 60, incrs: TICKS_S, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(clockTime) }, { ...axis, size: 58, space: 34, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? "") }],
     series: [{}, ...plot.columns.map((_, i) => ({ stroke: () => colour(strokes[i]), width: 1.5, points: { show: false }, spanGaps: false }))],
     hooks: { setCursor: [(/** @type {uPlot} */ it) => pointed(it.cursor.idx)] },
   };

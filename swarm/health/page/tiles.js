@@ -14,7 +14,7 @@ const RESTLESS = 1;
  * @property {string|null} value
  * @property {string} [note]
  * @property {string} why there may be no value
- * @property {string} [mark] "warn": a sign of trouble
+ * @property {string} [mark] "warn": a sign of trouble, "bad": trouble
  */
 
 /** @param {Model} model @returns {Figure[]} */
@@ -47,7 +47,7 @@ function figures(model) {
       value: `${model.layers - missing} of ${model.layers}`,
       note: missing ? `${missing} missing` : "none missing",
       why: "",
-      mark: missing ? "warn" : "",
+      mark: missing ? "bad" : "",
     },
     {
       text: "Servers",
@@ -56,7 +56,7 @@ function figures(model) {
       why: "",
     },
     {
-      text: "Time per token",
+      text: "A server's step",
       value: seconds(model.step_p50_s),
       note: model.step_p99_s === null ? "median" : `median; p99 ${seconds(model.step_p99_s)}`,
       why: "no server told of a decode step lately",
