@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from swarm.cli.live_line import LiveLine, waiting
 from swarm.cli.signals import stop_imports
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError
@@ -106,7 +107,7 @@ def make(files: ModelFiles, reading: Reading, path: Path, *, device: str, progre
     """Run the model over ``reading`` and store what comes of it in ``path``; says on standard error if it has to make
     do with the CPU. Raises as ``BoundaryStates`` does.
     """
-    with stop_imports():
+    with stop_imports(), waiting(LiveLine(sys.stderr, logs=False), "loading torch"):
         from swarm.engine.calibration import BoundaryStates  # torch takes seconds: mistakes are told before that
     boundaries = BoundaryStates(files, reading.pieces, device=device, progress=progress)
     if boundaries.note:

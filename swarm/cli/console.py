@@ -50,13 +50,14 @@ class Console(Protocol):
 
 
 class HumanConsole:
-    """Plain text, a blank line around blocks. What goes on now is redrawn on ``errors``, standard error by default."""
+    """Plain text, a blank line around blocks. What goes on now is redrawn on ``errors``, standard error by default;
+    where that is no terminal, what takes long is written to ``stream`` like anything else."""
 
     def __init__(self, stream: TextIO, errors: TextIO | None = None) -> None:
         errors = sys.stderr if errors is None else errors
         self._stream = stream
         self._terminal = errors.isatty()
-        self._live = LiveLine(errors)
+        self._live = LiveLine(errors if self._terminal else stream)
         self._quiet = LiveLine(errors, logs=False)
         self._bytes = ProgressLine(errors)
         make_room(self._lift)

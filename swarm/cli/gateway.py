@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.cli.console import Console, HumanConsole, JsonConsole
-from swarm.cli.joining import add_joining, check_joining, lan_of
 from swarm.cli.http_options import add_http, base_url, check_http, is_loopback, known_hosts
+from swarm.cli.joining import add_joining, check_joining, joining_text, lan_of
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
 from swarm.cli.tables import option_name
 from swarm.core.errors import ConfigError
 from swarm.gateway.keys import read_keys
 from swarm.gateway.options import GatewayOptions
-from swarm.models.progress import ProgressLine
 
 if TYPE_CHECKING:
     from swarm.client.model import AsyncSwarmModel
@@ -146,11 +145,12 @@ async def _serve(options: argparse.Namespace, checked: GatewayOptions, console: 
                 compression=options.compression,
                 identity=options.identity,
                 busy_timeout_s=options.queue_timeout,
-                progress=console.progress if options.json else ProgressLine(sys.stderr),
+                progress=console.progress,
             ),
         )
     )
-    await first_of(signals.stop, connecting)
+    with console.waiting(joining_text(options.initial_peers)):
+        await first_of(signals.stop, connecting)
     if not connecting.done():
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from swarm.cli.banner import show_banner
 from swarm.cli.blocks import Blocks
 from swarm.cli.console import Console
+from swarm.cli.joining import joining_text
 from swarm.cli.limits import hours_of, limits_text, wall_minute
 from swarm.cli.loading import Loaded, Loader
 from swarm.cli.mover import Mover
@@ -42,7 +43,6 @@ from swarm.server.config import ServerConfig
 from swarm.server.placing import Placement
 from swarm.server.seat import Seat, facts_of
 from swarm.server.service import Server, ServerParts
-from swarm.transport.addresses import split_peer
 from swarm.transport.capped import CappedTransport, UplinkCap
 from swarm.transport.lan import Notice
 from swarm.transport.lan_mdns import MdnsNetwork
@@ -375,14 +375,6 @@ async def _close(node: Node) -> None:
         await node.near.network.close()
     await node.directory.close()
     await node.transport.close()
-
-
-def joining_text(initial_peers: Sequence[str]) -> str:
-    """Whom a start waits for."""
-    if not initial_peers:
-        return "starting the network"
-    first = split_peer(initial_peers[0])[0]
-    return f"joining the swarm through {first}" + (f" and {len(initial_peers) - 1} more" * (len(initial_peers) > 1))
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from swarm.cli.checks import check_addresses
 from swarm.core.errors import ConfigError
+from swarm.transport.addresses import split_peer
 from swarm.transport.lan import LOOK_S, check_swarm_name
 
 
@@ -34,6 +36,14 @@ def check_joining(options: argparse.Namespace, *, alone: bool = False) -> None:
             "whom to join? --initial-peers is missing",
             hint="copy an address that a server printed, or find one on the local network with --lan",
         )
+
+
+def joining_text(initial_peers: Sequence[str]) -> str:
+    """Whom a start waits for."""
+    if not initial_peers:
+        return "starting the network"
+    first = split_peer(initial_peers[0])[0]
+    return f"joining the swarm through {first}" + (f" and {len(initial_peers) - 1} more" * (len(initial_peers) > 1))
 
 
 def lan_of(options: argparse.Namespace) -> bool | str:

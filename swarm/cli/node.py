@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swarm.cli.joining import find_initial_peers
+from swarm.cli.joining import find_initial_peers, joining_text
+from swarm.cli.live_line import LiveLine, waiting
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
 
@@ -33,6 +35,16 @@ async def asking_node(options: argparse.Namespace, *, host: str) -> AsyncIterato
 
     ``host`` is the address to listen on. Raises ``ConfigError`` and ``NetworkError`` as joining does.
     """
+    with waiting(LiveLine(sys.stderr, logs=False), joining_text(options.initial_peers)):
+        node = await _joined(options, host=host)
+    try:
+        yield node
+    finally:
+        await node.directory.close()
+        await node.transport.close()
+
+
+async def _joined(options: argparse.Namespace, *, host: str) -> AskingNode:
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions
@@ -45,9 +57,7 @@ async def asking_node(options: argparse.Namespace, *, host: str) -> AsyncIterato
     transport = await Libp2pTransport.create(options.identity, host=host, initial_peers=peers, nat=nat)
     try:
         directory = await HivemindDirectory.create(transport.p2p, peers, clock, client_mode=True)
-        try:
-            yield AskingNode(transport, directory, clock, peers)
-        finally:
-            await directory.close()
-    finally:
+    except BaseException:
         await transport.close()
+        raise
+    return AskingNode(transport, directory, clock, peers)

@@ -167,7 +167,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
             receipts=not options.no_receipts,
             calibration=None if calibration is None else calibration.digest().hex(),
         )
-        with stop_imports():
+        with stop_imports(), console.waiting("loading torch and libp2p"):
             from swarm.cli.host import Host  # torch and libp2p take seconds to import: mistakes are told before that
 
         return asyncio.run(Host(options, console, files, identity, path, calibration, switch).serve())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.numerics import DTYPE_BYTES, QUANTIZATIONS, Numerics
 from swarm.core.spans import Span
 from swarm.models.files import ModelFiles
-from swarm.models.progress import Progress, ProgressLine
+from swarm.models.progress import Progress
 from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
 from swarm.runtime.reputation import IN_MEMORY
@@ -84,7 +83,7 @@ class Trust:
             import swarm.engine.replica  # noqa: F401  torch takes seconds, and later Ctrl-C has its own meaning
         if options.prompts is not None:
             prompts = read_prompts(read_text(options.prompts, flag="--prompts"))
-        progress = console.progress if options.json else ProgressLine(sys.stderr)
+        progress = console.progress
         files = resolve(options.model, revision=options.revision, progress=progress)
         tokenizer = Tokenizer.of(files)
         script = everyday(tokenizer, files.context_tokens, interval_s=interval_s, prompts=prompts)

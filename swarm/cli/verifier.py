@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swarm.cli.apart import apart
 from swarm.cli.console import Console, HumanConsole, JsonConsole
-from swarm.cli.joining import find_initial_peers
+from swarm.cli.joining import find_initial_peers, joining_text
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
 from swarm.cli.trusted import Trust, add_trust_arguments, check_trust
 from swarm.cli.verdicts import challenge_json, figures, finding_json, name_of, named
@@ -29,6 +30,7 @@ from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.core.spans import Span
 from swarm.dht.protocol import Directory
+from swarm.models.progress import human_s
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.folders import data_folder
 from swarm.runtime.identity import IdentityLock, load_or_create
@@ -148,12 +150,14 @@ class _Run:
 
     async def _work(self, signals: Signals) -> int:
         try:
-            replica = await asyncio.to_thread(self.trust.replica, Span.parse(self.options.blocks), signals.stop.is_set)
+            with self.console.waiting("loading weights to check by"):
+                replica = await apart(lambda: self.trust.replica(Span.parse(self.options.blocks), signals.stop.is_set))
         except SwarmError:
             if signals.stop.is_set():
                 return STOPPED_EARLY
             raise
-        transport, directory = await self._join()
+        with self.console.waiting(joining_text(self.options.initial_peers)):
+            transport, directory = await self._join()
         tasks = Tasks(lambda name, error: self.console.event("trouble", f"{name}: {error}", message=str(error)))
         reference = OwnReference(replica)
         jury = self._jury(transport, directory, reference, tasks)
@@ -175,6 +179,7 @@ class _Run:
                 rate=self.options.rate, bytes_per_h=self.options.audit_mb * MB, thresholds=self.trust.thresholds
             )
             verifier = Verifier(parts, options, Teller(self.console))
+            self.console.status(lambda seconds: f"looking whom to challenge, {human_s(seconds)}")
             self._say_ready(replica.info, transport.peer_id)
             if self.options.once:
                 found = await verifier.once(signals.stop)
@@ -183,6 +188,7 @@ class _Run:
             self.console.event("stopped", "Stopped; all that was found is kept.")
             return 0
         finally:
+            self.console.status(None)
             await tasks.close()
             await jury.close()
             await directory.close()
@@ -269,9 +275,11 @@ class Teller(Listener):
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._judged = 0
 
     def sending(self, suspect: Suspect, challenge: Challenge) -> None:
         """See ``Listener``."""
+        self._console.status(lambda seconds: f"{named(suspect)}: answers and is checked, {human_s(seconds)}")
         self._console.event(
             "challenge",
             f"{named(suspect)}: asking, {len(challenge.prompt)} tokens, up to {challenge.max_new_tokens} back",
@@ -283,6 +291,8 @@ class Teller(Listener):
     def judged(self, judged: Judged) -> None:
         """See ``Listener``."""
         found, after = judged.finding, judged.after
+        self._judged += 1
+        self._console.status(lambda seconds: f"{self._judged} challenges judged, the last {human_s(seconds)} ago")
         strikes = f", {len(after.strikes)} strikes" if after.strikes else ""
         self._console.event(
             "verdict",

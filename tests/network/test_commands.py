@@ -90,7 +90,7 @@ def test_what_a_server_prints_for_others_can_be_copied(launcher: Any, tmp_path: 
     server.note_children()
     server.signal(signal.SIGINT)
     assert server.wait() == 0
-    assert server.stderr.startswith("loading weights: ")
+    assert "loading weights: " in server.stderr
 
 
 def test_chat_over_a_pipe(launcher: Any, where: tuple[str, ...], model30: SwarmModel) -> None:

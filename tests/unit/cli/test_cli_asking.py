@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from swarm.cli.asking import attribution, result_json
+import pytest
+
+from swarm.cli.asking import attribution, progress_text, result_json
 from swarm.client.records import ReceiptProblem, Verification
-from swarm.client.results import GenerationResult
+from swarm.client.results import GenerationResult, Progress
 from swarm.core.ids import PeerId
 
 ONE, OTHER = PeerId("12D3KooWone"), PeerId("12D3KooWother")
@@ -26,3 +28,19 @@ def test_as_json_with_the_proof() -> None:
     assert (told["windows"], told["rows"], told["signers"]) == (2, 61, [ONE, OTHER])
     [problem] = told["problems"]
     assert problem == {"kind": "equivocation", "peers": [OTHER], "what": "one counter twice", "proof": "01ff"}
+
+
+@pytest.mark.parametrize(
+    ("progress", "had", "took_s", "later_s", "text"),
+    [
+        (Progress("routing"), 0, 0.2, 0.3, "looking for servers"),
+        (Progress("waiting", detail="everybody is busy"), 0, 0.0, 75.0, "waiting everybody is busy, 1 min 15 s"),
+        (Progress("prefill", 512, 4096), 0, 2.0, 0.0, "reading 512/4096 tokens (12 %), 256 tok/s, 14 s left"),
+        (Progress("prefill", 512, 4096), 0, 2.0, 4.0, "reading 512/4096 tokens (12 %), 256 tok/s, 10 s left"),
+        (Progress("prefill", 1000, 2000), 900, 1.0, 0.0, "reading 1000/2000 tokens (50 %), 100 tok/s, 10 s left"),
+        (Progress("prefill", 0, 4096), 0, 0.0, 3.0, "reading 0/4096 tokens (0 %), 3 s"),
+        (Progress("prefill", 4096, 4096), 0, 9.0, 0.0, "reading 4096/4096 tokens (100 %), 9 s"),
+    ],
+)
+def test_what_a_question_waits_for(progress: Progress, had: int, took_s: float, later_s: float, text: str) -> None:
+    assert progress_text(progress, had, took_s, later_s) == text
