@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateDecoderOnlyOutput
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
@@ -88,6 +89,9 @@ class SwarmCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # 
 
     # -- the forward ----------------------------------------------------------------------------------------
 
+    if TYPE_CHECKING:
+        __call__: Callable[..., CausalLMOutputWithPast]
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -154,13 +158,33 @@ class SwarmCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # 
 
     # -- generation -----------------------------------------------------------------------------------------
 
+    @overload
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *more: Any,
+        return_dict_in_generate: Literal[False] = False,
+        **options: Any,
+    ) -> torch.Tensor: ...
+
+    @overload
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *more: Any,
+        return_dict_in_generate: Literal[True],
+        **options: Any,
+    ) -> GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput: ...
+
     def generate(
         self,
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         *more: Any,
         **options: Any,
-    ) -> Any:
+    ) -> torch.Tensor | GenerateDecoderOnlyOutput | GenerateBeamDecoderOnlyOutput:
         """transformers' own ``generate``; what it cannot do over a swarm is refused by name with a ``ConfigError``.
 
         The servers forget the text when it is done, unless it returns the cache or was given one.
