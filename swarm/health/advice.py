@@ -124,4 +124,4 @@ def _nobody(span: Span, layers: int) -> str:
 
 
 def _alone(span: Span) -> str:
-    return f"Only one server has {layers_text([span])}: when it goes, answers stop."
+    return f"Nobody stands by for {layers_text([span])}: when one server goes, answers stop."

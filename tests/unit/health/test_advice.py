@@ -55,7 +55,7 @@ def test_holes_then_single_servers_then_slow_layers() -> None:
     assert [(one.start, one.end) for one in told] == [(1, 2), (2, 4), (4, 5)]
     assert [one.reason for one in told] == [
         "Nobody serves layer 1: without it there are no answers.",
-        "Only one server has layers 2 to 3: when it goes, answers stop.",
+        "Nobody stands by for layers 2 to 3: when one server goes, answers stop.",
         "Layer 4 is slowest: one more server there makes answers faster.",
     ]
 
