@@ -12,7 +12,7 @@ from swarm.health.options import HealthOptions
 from swarm.health.source import Source
 from swarm.runtime.http import HttpLimits, HttpServer
 
-LIMITS = HttpLimits(idle_s=30.0, connections=1024, farewell_s=1.0)
+LIMITS = HttpLimits(farewell_s=1.0)
 
 
 class HealthService:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ RETRY_S = 10.0
 
 
 class Places:
-    """How many streams are open, in all and by address."""
+    """How many streams are open, in all and by address (of IPv6, by /64)."""
 
     def __init__(self, *, limit: int, per_address: int) -> None:
         self._limit = limit
@@ -46,14 +47,24 @@ class Places:
         """A place while a stream lasts; ``ApiError`` 503 if there is none."""
         if self.taken >= self._limit:
             raise _full(f"all {self._limit} streams are taken", "streams_full")
-        if self._taken[address] >= self._per_address:
+        home = _home(address)
+        if self._taken[home] >= self._per_address:
             raise _full(f"{self._per_address} streams go to your address already", "streams_per_address_full")
-        self._taken[address] += 1
+        self._taken[home] += 1
         try:
             yield
         finally:
-            self._taken[address] -= 1
+            self._taken[home] -= 1
             self._taken += Counter()  # forgets whose count is zero
+
+
+def _home(address: str) -> str:
+    """Whom an address stands for: with IPv6 everybody has a network of 2⁶⁴ of them."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return address if parsed.version == 4 else str(ipaddress.ip_network((int(parsed), 64), strict=False))
 
 
 def _full(message: str, code: str) -> ApiError:

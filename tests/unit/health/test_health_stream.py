@@ -10,12 +10,15 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 from health_desk import Desk, Event, Reader, desk_of
 from health_states import crowd, event, model, server, state
 from msgspec.structs import replace
 
+from swarm.health.errors import ApiError
 from swarm.health.patches import apply
 from swarm.health.state import Patch, SwarmState
+from swarm.health.stream import Places
 from swarm.runtime.http import HttpLimits
 
 
@@ -221,6 +224,16 @@ async def test_one_address_does_not_take_all_places() -> None:
             other.get(f"http://127.0.0.1:{desk.port}/api/v1/stream") as answer,
         ):
             assert answer.status == 200
+
+
+def test_a_network_of_ipv6_is_one_address() -> None:
+    places = Places(limit=10, per_address=2)
+    with places.one("2001:db8::1"), places.one("2001:db8::ffff:1"):
+        with pytest.raises(ApiError, match="your address"), places.one("2001:db8::2"):
+            pass
+        with places.one("2001:db8:0:1::1"), places.one("192.0.2.1"), places.one("192.0.2.2"), places.one(""):
+            assert places.taken == 6
+    assert places.taken == 0
 
 
 async def test_the_end_is_told_at_once_and_nobody_comes_in_after_it() -> None:
