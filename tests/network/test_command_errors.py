@@ -67,6 +67,7 @@ def own(tmp_path: Path) -> tuple[str, ...]:
         (("swarm", "generate", "--initial-peers", NOBODY), 2, ("prompt is empty", "pipe")),
         (("swarm", "fetch", "/no/such/folder"), 2, ("/no/such/folder", "(")),
         (("swarm", "status", "--initial-peers", "x"), 2, ("--initial-peers: 'x'", "/p2p/")),
+        (("swarm.health", "--initial-peers", NOBODY, "--allow-host", "http://x"), 2, ("--allow-host 'http://x'", "like")),
         (("swarm", "route", "--cluster", "/no/such/file"), 2, ("cannot read '/no/such/file'", "cluster-format.md")),
         (("swarm", "plan", "--cluster", "/no/such/file"), 2, ("cannot read '/no/such/file'", "cluster-format.md")),
     ],
@@ -147,7 +148,7 @@ def test_v_shows_the_traceback(own: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["swarm.server", "swarm.gateway", "swarm", "swarm generate", "swarm chat", "swarm demo"]
+    "command", ["swarm.server", "swarm.gateway", "swarm.health", "swarm", "swarm generate", "swarm chat", "swarm demo"]
 )
 def test_help_comes_without_torch(command: str) -> None:
     code = f"""
