@@ -86,12 +86,12 @@ class Keeping:
     rest: Rest
     tally: Tally
 
-    def tasks(self, server: Server, console: Console, *, quiet: bool) -> list[asyncio.Task[Any]]:
+    def tasks(self, server: Server, console: Console, options: argparse.Namespace) -> list[asyncio.Task[Any]]:
         """Running until they are cancelled."""
         rest = self.rest
         work: list[Coroutine[Any, Any, Any]] = [rest.run(server), self.tally.run(lambda: not rest.resting)]
-        if not quiet:
-            work.append(ServingLine(server, console, lambda: rest.resting).run())
+        if not options.quiet:
+            work.append(ServingLine(server, console, lambda: rest.resting, limits_text(options)).run())
         return [asyncio.create_task(each) for each in work]
 
 
@@ -281,7 +281,7 @@ class Host:
         tasks = [
             asyncio.create_task(follow(node.transport, announcer, self.console, clock)),
             asyncio.create_task(follow_outages(keeper, self.console, server.hurry)),
-            *keeping.tasks(server, self.console, quiet=self.options.quiet),
+            *keeping.tasks(server, self.console, self.options),
         ]
         if node.near is not None:
             tasks.append(asyncio.create_task(node.near.follow()))

@@ -81,7 +81,7 @@ def ready_event(
     text = (
         f"READY  serving layers {info.span} of {name}; "
         f"prefill {report.prefill_s * 1e3:.0f} ms, decode step {report.decode_s * 1e3:.0f} ms; "
-        f"{servers} in the swarm, {covered}. {prospects_text(adds)} Ctrl-C to leave."
+        f"{servers} in the swarm, {covered}. Ctrl-C to leave.\n{prospects_text(adds)}"
     )
     return text, {
         "prefill_s": report.prefill_s,

@@ -15,12 +15,14 @@ SPEED_S = 10.0
 
 
 class ServingLine:
-    """Looks at ``server`` every ``SAMPLE_S``. ``resting`` says why it serves nobody, or nothing."""
+    """Looks at ``server`` every ``SAMPLE_S``. ``resting`` says why it serves nobody, or nothing; ``limits`` are the
+    owner's."""
 
-    def __init__(self, server: Server, console: Console, resting: Callable[[], str]) -> None:
+    def __init__(self, server: Server, console: Console, resting: Callable[[], str], limits: str = "") -> None:
         self._server = server
         self._console = console
         self._resting = resting
+        self._limits = limits
         self._rows: deque[tuple[float, int, int]] = deque()
         self._text = ""
 
@@ -59,6 +61,7 @@ class ServingLine:
             "busy_share": round(report.busy_share, 4),
             "servers": server.parts.announcer.servers,
             "sessions_total": totals.sessions,
+            "limits": self._limits,
         }
         self._text = line_text(str(info.span), fields)
         return fields
@@ -87,4 +90,5 @@ def line_text(span: str, fields: dict[str, object]) -> str:
     if isinstance(step_s, float):
         parts.append(f"step {1000 * step_s:.0f} ms")
     doing = f"resting ({resting}), {span} in memory" if resting else f"serving {span}"
-    return f"{doing}: {', '.join(parts)}; {servers} server{'' if servers == 1 else 's'} in the swarm"
+    limits = f"; at most {fields['limits']}" if fields["limits"] else ""
+    return f"{doing}: {', '.join(parts)}; {servers} server{'' if servers == 1 else 's'} in the swarm{limits}"
