@@ -37,8 +37,10 @@ REREAD_S = 0.5
 READ_TIMEOUT_S = 20.0
 """A directory that takes longer for one round does not answer."""
 BUILD_EVERY_S = 1.0
-BUILD_SHARE = 0.1
-"""Of one processor goes into building states at most: in large swarms they are built less often."""
+BUILD_SHARE = 0.2
+"""Of one processor goes into building states: in large swarms they are built less often,"""
+SLOWEST_BUILD_S = 2.0
+"""but after so long at the latest, for metrics run out by the clock."""
 STANDINGS_EVERY_S = 4.0
 FIRST_S = 3.0
 """The first state with servers waits so long at most until all of them were tried."""
@@ -113,7 +115,8 @@ class Watch:
                 await self._safely(self._begin)
                 while True:
                     took_s = await self._safely(self._build)
-                    if await self._bell.sleep(max(BUILD_EVERY_S, (took_s or 0.0) / BUILD_SHARE)):
+                    pause_s = min(max(BUILD_EVERY_S, (took_s or 0.0) / BUILD_SHARE), SLOWEST_BUILD_S)
+                    if await self._bell.sleep(pause_s):
                         await self._safely(self._look_again)
         finally:
             await self._asker.close()
