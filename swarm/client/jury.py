@@ -54,13 +54,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JuryParts:
-    """What a jury needs of its node."""
+    """What a jury needs of its node. So many proofs are fetched and judged ``at_once``, each held in memory."""
 
     transport: Transport
     directory: Directory
     clock: Clock
     model: ModelId
     store: ReputationStore
+    at_once: int = JUDGED_AT_ONCE
 
 
 class Jury:
@@ -125,7 +126,7 @@ class Jury:
                 await self.hold("equivocation", record.evidence)
             else:
                 await self._hear(record, len(listed))
-        for _ in range(min(len(self._docket), JUDGED_AT_ONCE - len(self._judging))):
+        for _ in range(min(len(self._docket), self._parts.at_once - len(self._judging))):
             task = asyncio.create_task(self._judge_all(), name="jury")
             self._judging.add(task)
             task.add_done_callback(self._judging.discard)

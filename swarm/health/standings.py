@@ -23,8 +23,8 @@ from swarm.runtime.tasks import Tasks
 from swarm.transport.protocol import Transport
 from swarm.verification.strikes import TRUSTED, Standing
 
-MAX_JURIES = 16
-"""Models whose servers are heard of; each jury reads a few keys every ten seconds."""
+MAX_JURIES = 8
+"""Models whose servers are heard of; each jury reads a few keys every ten seconds, and holds one proof at a time."""
 MAX_SHOWN_PROOFS = 8
 """Of one server, the latest."""
 
@@ -60,7 +60,7 @@ class Standings:
             await jury.close()
         for name, model in wanted.items():
             if name not in self._juries:
-                parts = JuryParts(self._transport, self._directory, self._clock, model, self._heard)
+                parts = JuryParts(self._transport, self._directory, self._clock, model, self._heard, at_once=1)
                 jury = Jury(parts, self._listed(name), chance=Random())
                 self._juries[name] = jury, self._tasks.spawn(jury.run(), name=f"jury of {name}")
 
