@@ -67,7 +67,7 @@ def own(tmp_path: Path) -> tuple[str, ...]:
         (("swarm", "generate", "--initial-peers", NOBODY), 2, ("prompt is empty", "pipe")),
         (("swarm", "fetch", "/no/such/folder"), 2, ("/no/such/folder", "(")),
         (("swarm", "status", "--initial-peers", "x"), 2, ("--initial-peers: 'x'", "/p2p/")),
-        (("swarm.health", "--initial-peers", NOBODY, "--allow-host", "http://x"), 2, ("--allow-host 'http://x'", "like")),
+        (("swarm.health", "--initial-peers", NOBODY, "--allow-host", "a:1"), 2, ("--allow-host 'a:1'", "like")),
         (("swarm", "route", "--cluster", "/no/such/file"), 2, ("cannot read '/no/such/file'", "cluster-format.md")),
         (("swarm", "plan", "--cluster", "/no/such/file"), 2, ("cannot read '/no/such/file'", "cluster-format.md")),
     ],

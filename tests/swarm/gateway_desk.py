@@ -38,7 +38,9 @@ class Desk:
     async def open(self, *, head: str = "remote", busy_timeout_s: float = 60.0, **options: Any) -> AsyncOpenAI:
         """Start the gateway; gives a client of it."""
         self.model = self.swarm.client(head, busy_timeout_s=busy_timeout_s, heal_timeout_s=5.0)
-        self.gateway = Gateway(self.model, GatewayOptions(**{"model_names": (MODEL,), "hosts": ("gateway",), **options}))
+        self.gateway = Gateway(
+            self.model, GatewayOptions(**{"model_names": (MODEL,), "hosts": ("gateway",), **options})
+        )
         await self.gateway.listen_at(self.path)
         return self.client()
 

@@ -160,7 +160,8 @@ async def test_a_body_that_does_not_come(desk: Desk) -> None:
     await desk.open(body_timeout_s=5.0)
     reader, writer = await asyncio.open_unix_connection(str(desk.path))
     writer.write(
-        b"POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        b"POST /v1/completions HTTP/1.1\r\nHost: gateway\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
     )
     await writer.drain()
     assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
