@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from swarm.core.errors import ConfigError
 from swarm.engine.causal_cache import Feed
 from swarm.engine.causal_lm import SwarmCausalLM
 from swarm.engine.weights import family_config
+from swarm.runtime.tracing import span
 
 LOCAL_ONLY = {
     "device_map": "the layers lie where the swarm has them",
@@ -66,6 +68,11 @@ class BlockingFeeder:
 
     def session(self) -> BlockingTokenSession:
         return BlockingTokenSession(AsyncTokenSession(self._inner), self._loop)
+
+    @contextmanager
+    def generation(self) -> Iterator[Callable[[int, int], None]]:
+        with span("swarm.generate", self._inner.traced) as seen:
+            yield lambda texts, tokens: seen.set({"swarm.texts": texts, "swarm.tokens": tokens})
 
     def feed(self, feeds: Sequence[Feed]) -> list[Logits]:
         """All at once, each over its own chain. If one fails the others are cancelled and its error is raised."""

@@ -22,6 +22,7 @@ from swarm.runtime.calibrations import find_calibration
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
 from swarm.runtime.reputation import ReputationStore, open_reputation
+from swarm.runtime.tracing import span
 from swarm.transport.lan import check_swarm_name, find_peers
 from swarm.verification.calibration import Calibration
 from swarm.wire.fields import Codec
@@ -98,8 +99,11 @@ async def connect(model: str, options: ConnectOptions) -> AsyncSwarmModel:
     ``PeerUnreachableError`` if no initial peer answers, or nobody is near.
     """
     _check(options)
-    files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
-    return await join(files, Tokenizer.of(files), options)
+    with span("swarm.connect", {"swarm.initial_peers": len(options.initial_peers)}) as seen:
+        files = await asyncio.to_thread(resolve, model, revision=options.revision, progress=options.progress)
+        joined = await join(files, Tokenizer.of(files), options)
+        seen.set(joined.traced)
+    return joined
 
 
 async def join(files: ModelFiles, tokenizer: Tokenizer, options: ConnectOptions) -> AsyncSwarmModel:

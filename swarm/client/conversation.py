@@ -13,11 +13,13 @@ from swarm.client.head import Head, LocalHead, Logits
 from swarm.client.healing import Healer
 from swarm.client.member import Member
 from swarm.client.settling import settle
+from swarm.client.traced import of_heal
 from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError, ProtocolViolation, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice
+from swarm.runtime.tracing import span
 from swarm.wire.fields import DECODE_LANE, PREFILL_LANE
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Answer, Result, Step
@@ -169,8 +171,20 @@ class Conversation:
 
     async def mend(self, *, patience_s: float | None = None) -> None:
         """Make a broken chain whole again, with what is held; see ``Healer.heal``."""
-        await self.healer.heal(self.position, self._feed_for, patience_s=patience_s)
+        with span("swarm.heal", {"swarm.rows": self.position}) as seen:
+            await self.healer.heal(self.position, self._feed_for, patience_s=patience_s)
+            seen.set(of_heal(self.healer.heals[-1]))
         self._restart()
+
+    async def revived(self) -> bool:
+        """Mend an idle chain, unless nothing of it is left; False if it has to be given up."""
+        if len(self.chain.lost) == len(self.chain.stages):
+            return False
+        try:
+            await self.mend(patience_s=0.0)
+        except SwarmError:
+            return False
+        return True
 
     async def close(self) -> None:
         """End the session at every server, once those who sign have signed what is left of it. Idempotent."""
@@ -198,6 +212,13 @@ class Conversation:
 
     async def _reach(self, rows: _Rows) -> None:
         """Send what is not held yet until all of it is, and all answers are heard, over any number of broken chains."""
+        if rows.prefill:
+            with span("swarm.prefill", {"swarm.rows": len(rows.new_ids), "swarm.rows_kept": rows.start}):
+                await self._reach_end(rows)
+        else:
+            await self._reach_end(rows)
+
+    async def _reach_end(self, rows: _Rows) -> None:
         self.healer.decoding = not rows.prefill
         while True:
             try:

@@ -13,6 +13,7 @@ from swarm.core.clock import Clock
 from swarm.core.errors import GenerationInterruptedError, SwarmError
 from swarm.decoding.sampling import Choice
 from swarm.decoding.stopping import FinishReason, StopWatch
+from swarm.runtime.tracing import span
 
 Emit = Callable[[str], None]
 
@@ -89,6 +90,19 @@ class Generation:
 
         choice = await conversation.prefill(prompt_ids, self.request.params, report)
         first_s = self.clock.monotonic_s()
+        with span("swarm.decode") as seen:
+            try:
+                return await self._decode(conversation, choice, watch, answer), first_s
+            except SwarmError:
+                self._show(watch.cut(), answer)  # held back for a stop string that will not come: valid all the same
+                raise
+            finally:
+                seen.set({"swarm.rounds": len(answer.tokens) - 1})
+
+    async def _decode(
+        self, conversation: Conversation, choice: Choice, watch: StopWatch, answer: Answer
+    ) -> FinishReason:
+        """One token a round, from the first one on, until the answer ends."""
         while True:
             self._note(choice, answer)
             token = answer.logprobs[-1] if answer.logprobs else None
@@ -96,12 +110,8 @@ class Generation:
             release = watch.push(choice.token_id)
             self._show(release.text, answer)
             if release.finish_reason is not None:
-                return release.finish_reason, first_s
-            try:
-                choice = await conversation.decode(choice.token_id)
-            except SwarmError:
-                self._show(watch.cut(), answer)  # held back for a stop string that will not come: valid all the same
-                raise
+                return release.finish_reason
+            choice = await conversation.decode(choice.token_id)
 
     def _show(self, text: str, answer: Answer) -> None:
         if text:

@@ -25,6 +25,7 @@ from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
 from swarm.client.together import together
 from swarm.client.tokenizer import Tokenizer
+from swarm.client.traced import of_result
 from swarm.client.witness import Witness
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, NetworkError, SwarmError
@@ -35,6 +36,7 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress as BytesProgress
 from swarm.models.progress import silent
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
+from swarm.runtime.tracing import Attributes, span
 from swarm.transport.protocol import Transport
 from swarm.wire.fields import Codec, Priority
 
@@ -133,6 +135,12 @@ class AsyncSwarmModel:
         self.endings = Settlements()
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         """What is to end when the client leaves, while its network still works."""
+
+    @property
+    def traced(self) -> Attributes:
+        """What spans tell of it."""
+        head = "remote" if self.options.remote_head else "local"
+        return {"gen_ai.request.model": str(self.parts.files.model_id), "swarm.head": head}
 
     @property
     def ground(self) -> Ground:
@@ -315,6 +323,14 @@ class AsyncSession:
         """One generation. A chain that breaks is healed; if nobody can take over it is dropped, and the next call opens
         another and feeds it everything.
         """
+        with span("swarm.generate", self._model.traced) as seen:
+            result = await self._run(prompt, options, progress, emit)
+            seen.set(of_result(result))
+            return result
+
+    async def _run(
+        self, prompt: str | None, options: Options, progress: ProgressCallback, emit: Emit
+    ) -> GenerationResult:
         if self._busy:
             raise MisuseError("the session is generating already", hint="one answer at a time")
         model, clock = self._model, self._model.parts.clock
@@ -357,7 +373,7 @@ class AsyncSession:
         conversation = self._conversation
         if conversation is not None:
             conversation.healer.begin(progress)
-            if not conversation.chain.broken or await _healed(conversation):
+            if not conversation.chain.broken or await conversation.revived():
                 return conversation
             self._model.endings.begin(conversation.close())
         if times_closed == self._times_closed:
@@ -378,15 +394,3 @@ class AsyncSession:
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
             self._model.endings.begin(conversation.close())
-
-
-async def _healed(conversation: Conversation) -> bool:
-    """Mend an idle chain, unless nothing of it is left; False if it has to be given up."""
-    chain = conversation.chain
-    if len(chain.lost) == len(chain.stages):
-        return False
-    try:
-        await conversation.mend(patience_s=0.0)
-    except SwarmError:
-        return False
-    return True

@@ -18,6 +18,7 @@ from swarm.client.hedge import HEDGE_S, first_open
 from swarm.client.plan import draw_secret
 from swarm.client.results import Progress, ProgressCallback
 from swarm.client.search import ORDINARY, Search, Wish, explain
+from swarm.client.traced import of_stages
 from swarm.client.turned_away import Told, TurnedAway
 from swarm.client.view import SwarmView
 from swarm.client.witness import Witness
@@ -33,6 +34,7 @@ from swarm.core.errors import (
 from swarm.core.ids import ModelId, PeerId
 from swarm.dht.protocol import Directory
 from swarm.runtime.reputation import ReputationStore
+from swarm.runtime.tracing import span
 from swarm.scheduling.routing import Route, RouteNeeds
 from swarm.transport.pinger import Pinger
 from swarm.transport.protocol import Transport
@@ -129,8 +131,18 @@ class ChainOpener:
         Raises ``NoRouteError`` that names the missing layers, the last server's own error if that says more, or
         ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
-        began_s = self._clock.monotonic_s()
-        search = self._search(kv_tokens, began_s, priority, wish)
+        with span("swarm.open", {"swarm.kv_tokens": kv_tokens, "swarm.priority": priority}) as seen:
+
+            def tell(progress: Progress) -> None:
+                seen.event(progress.phase)
+                report(progress)
+
+            opened = await self._open(self._search(kv_tokens, self._clock.monotonic_s(), priority, wish), tell)
+            seen.set(of_stages(opened.chain.stages))
+            return opened
+
+    async def _open(self, search: Search, report: ProgressCallback) -> OpenChain:
+        """See ``open``."""
         while True:
             report(Progress("routing"))
             view = await self._view.look()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +42,10 @@ class Feeder(Protocol):
 
     def session(self) -> TokenSession:
         """A new text."""
+        ...
+
+    def generation(self) -> AbstractContextManager[Callable[[int, int], None]]:
+        """A generation is under way while the block lasts; at its end it is told of how many texts, and how long."""
         ...
 
     def feed(self, feeds: Sequence[Feed]) -> list[npt.NDArray[np.float32]]:

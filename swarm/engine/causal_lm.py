@@ -193,12 +193,14 @@ class SwarmCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # 
         own = None
         if options.get("cache") is None and options.get("past_key_values") is None:
             own = options[CACHE] = SwarmCache(self._feeder)
-        returns_cache = False
+        returned = None
         try:
-            result = super().generate(inputs, generation_config, *more, **options)
-            returns_cache = isinstance(result, ModelOutput)
+            with self._feeder.generation() as ended:
+                result: Any = super().generate(inputs, generation_config, *more, **options)
+                returned = result if isinstance(result, ModelOutput) else None
+                ended(*(result if returned is None else returned.sequences).shape)
         finally:
-            if own is not None and not returns_cache:
+            if own is not None and returned is None:
                 own.close()
         return result
 

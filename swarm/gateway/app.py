@@ -20,7 +20,7 @@ from swarm.gateway.coverage import CoverageWatch, layers_text
 from swarm.gateway.errors import SERVER, HttpError, bad_request, told, too_long
 from swarm.gateway.gate import Gate
 from swarm.gateway.keys import KeyRing
-from swarm.gateway.middleware import shaped
+from swarm.gateway.middleware import shaped, traced
 from swarm.gateway.options import GatewayOptions
 from swarm.gateway.replies import ChatReply, Heading, Json, Reply, TextReply, routes, verified
 from swarm.gateway.requests import Asked, read_chat, read_text
@@ -66,7 +66,7 @@ class GatewayApp:
     def build(self) -> web.Application:
         """The application."""
         crossing = Crossing(origins=self._options.origins, methods="GET, POST", readable=PROVENANCE)
-        middlewares = [logged(access), crossed(crossing), shaped, guarded(self._options.hosts)]
+        middlewares = [logged(access), traced, crossed(crossing), shaped, guarded(self._options.hosts)]
         app = web.Application(middlewares=middlewares, client_max_size=self._options.max_body_bytes)
         app.on_response_prepare.append(header_setter(crossing))
         app.router.add_get("/health", self._health)

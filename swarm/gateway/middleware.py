@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from swarm.gateway.errors import BUG, HttpError, told
+from swarm.runtime.tracing import span
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +16,18 @@ log = logging.getLogger(__name__)
 def refused(error: HttpError) -> web.Response:
     """The error as a response."""
     return web.json_response(error.body, status=error.status, headers=error.headers)
+
+
+@web.middleware
+async def traced(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A span for each request, in the trace that its ``traceparent`` names."""
+    resource = request.match_info.route.resource
+    route = "" if resource is None else resource.canonical
+    attributes = {"http.request.method": request.method[:20], "http.route": route}
+    with span(f"{request.method[:20]} {route}".strip(), attributes, caller=request.headers) as seen:
+        response = await handler(request)
+        seen.set({"http.response.status_code": response.status})
+        return response
 
 
 @web.middleware
