@@ -7,12 +7,13 @@ READY := $(VENV)/.ready
 INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
 
 # Tests that need nobody else's time run side by side, a file a worker, and one worker more than cores for the one that
-# mostly waits for a network to come back. Those of real processes run afterwards, two files at a time, the longest first.
+# mostly waits for a network to come back. Those of real processes run afterwards, two files at a time, the longest first;
+# then those in a browser, for which one swarm is started once.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 WAITING := tests/network/test_outage.py
 LONGEST := tests/network/test_chaos.py tests/network/test_leaving.py
-# With ARGS a selection may leave one of the two runs without a test (pytest's exit code 5).
+# With ARGS a selection may leave a run without a test (pytest's exit code 5).
 MAYBE_NONE = $(if $(ARGS),|| test $$? -eq 5)
 CHECKED := swarm $(wildcard benchmarks)
 
@@ -23,7 +24,7 @@ export PIP_DEFAULT_TIMEOUT ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv model demo test lint format clean
+.PHONY: help venv model browser demo test lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,14 +41,18 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 model: $(READY)  ## fetch and convert the demo model (once, about 93 MB)
 	$(PY) -m swarm fetch demo
 
+browser:  ## see to a Chromium for the tests of the web pages (Debian's, as root or by sudo)
+	@.ci/browser
+
 demo: $(READY)  ## three servers on this machine answer a prompt together
 	$(PY) -m swarm demo
 
 # One compute thread per process: three servers on few cores would fight, and results stay comparable.
 test: export OMP_NUM_THREADS ?= 1
-test: model  ## run the tests (ARGS="-k name" passes options to pytest)
+test: model browser  ## run the tests (ARGS="-k name" passes options to pytest)
 	$(PY) -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
 	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
+	$(PY) -m pytest -n 2 --dist loadgroup tests/browser $(ARGS) $(MAYBE_NONE)
 
 lint: $(READY)  ## check style, types, who imports whom, and the container file
 	$(VENV)/bin/ruff check .

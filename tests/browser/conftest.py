@@ -18,11 +18,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: 
 
 from axe_playwright_python.sync_playwright import Axe
 from invented_site import Site
+from places import SHOTS
 from playwright.sync_api import Browser, Page, sync_playwright
+from processes_at_hand import Launcher
+from real_swarm import RealSwarm
 
 from swarm.health.state import SwarmState
+from swarm.models import ModelFiles
 
-SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZES = {"desktop": (1440, 900), "phone": (360, 740)}
 TOLD = "document.addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
@@ -32,7 +35,7 @@ def chromium() -> str:
     """The browser's path; fails where there is none, for a test that is left out proves nothing."""
     found = os.environ.get("SWARM_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.exit("no Chromium: `make browser` installs it, or set SWARM_BROWSER to one's path", returncode=3)
+        pytest.fail("no Chromium: `make browser` installs it; or set SWARM_BROWSER to the path of one", pytrace=False)
     return found
 
 
@@ -60,6 +63,7 @@ class Watched:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    SHOTS.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         # In a container there is neither a sandbox to be had nor much shared memory.
         found = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
@@ -101,7 +105,6 @@ def look(browser: Browser) -> Look:
 @pytest.fixture(scope="session")
 def shoot() -> Callable[[Page, str], None]:
     """``shoot(page, name)``: a picture for people to look at, in ``build/screenshots``."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
 
     def shot(page: Page, name: str) -> None:
         page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
@@ -124,6 +127,16 @@ def barriers() -> Callable[[Page], list[str]]:
         ]
 
     return find
+
+
+@pytest.fixture(scope="session")
+def real(demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    """The one real swarm of all these tests: leave it as you found it."""
+    launcher = Launcher(tmp_path_factory.mktemp("real"))
+    try:
+        yield RealSwarm.start(launcher)
+    finally:
+        launcher.end()
 
 
 @pytest.fixture

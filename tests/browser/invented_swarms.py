@@ -123,6 +123,15 @@ def chain(label: str, servers: Sequence[ServerState]) -> ChainState:
     )  # fmt: skip
 
 
+def advice(name: str, span: Span) -> AdviceState:
+    return AdviceState(
+        start=span.start, end=span.end,
+        reason=f"Nobody serves {layers_text([span])}: without them there are no answers.",
+        command=f"python -m swarm.server --model {name} --blocks {span} "
+        "--initial-peers /ip4/192.0.2.7/tcp/31330/p2p/" + peer_id(0),
+    )  # fmt: skip
+
+
 def model(name: str, layers: int, servers: Sequence[ServerState], **changes: Any) -> ModelState:
     """What the page would be told of ``servers``."""
     stretches = coverage(servers, layers)
@@ -136,14 +145,7 @@ def model(name: str, layers: int, servers: Sequence[ServerState], **changes: Any
         "tokens_per_s": None if missing else 14.2, "served_tokens_per_s": 37.5, "sessions": 3, "knee_sessions": 24.0,
         "fullness": 0.125, "rebalances_per_hour": 0.5, "step_p50_s": 0.071, "step_p99_s": 0.19,
         "servers": list(servers), "links": links(servers), "chains": [],
-        "advice": [
-            AdviceState(
-                start=start, end=end, reason=f"Nobody serves {layers_text([Span(start, end)])}: without them there are no answers.",
-                command=f"python -m swarm.server --model {name} --blocks {start}:{end} "
-                "--initial-peers /ip4/192.0.2.7/tcp/31330/p2p/" + peer_id(0),
-            )
-            for start, end in missing
-        ],
+        "advice": [advice(name, Span(*hole)) for hole in missing],
     }  # fmt: skip
     return ModelState(**(whole | changes))
 

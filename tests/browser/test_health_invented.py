@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from invented_site import Site
 from invented_swarms import AT, chain, crowd, events, links, model, peer_id, server, swarm, three
 from msgspec.structs import replace
+from places import SHOTS
 from playwright.sync_api import Page, expect
 
 from swarm.health.state import AdviceState, SwarmState
@@ -199,7 +201,9 @@ def test_a_patch_touches_only_what_changed(five_hundred: tuple[Site, Page, Swarm
               const row = rowOf(one.target);
               if (row) touched.add(row.querySelector('bdi.name').textContent);
             }
-          }).observe(document.querySelector('.servers'), {subtree: true, childList: true, characterData: true, attributes: true});
+          }).observe(document.querySelector('.servers'), {
+            subtree: true, childList: true, characterData: true, attributes: true,
+          });
         }"""
     )
     changed = {server.peer for server in crowded.servers[40:60] if server.condition == "serving"}
@@ -233,7 +237,7 @@ def test_many_patches_leave_what_a_fresh_page_shows(five_hundred: tuple[Site, Pa
         page.wait_for_timeout(30)
     expect(page.locator(ROWS, has_text="volunteer-1007")).to_have_count(1)
     drawn = page.evaluate("performance.getEntriesByName('swarm-draw').map((one) => one.duration)")
-    print("a patch took", sorted(round(ms, 1) for ms in drawn), "ms of script")
+    (SHOTS / "script-ms-per-patch.json").write_text(json.dumps([round(ms, 1) for ms in drawn[1:]]))
     with look(there.url) as fresh:
         expect(fresh.locator(ROWS)).to_have_count(500)
         for part in (".servers tbody", "#links", "#coverage-text", "#tiles"):
@@ -323,7 +327,7 @@ def test_anybody_can_read_it(size: str, scheme: str, site: MakeSite, look: Any, 
     ]  # fmt: skip
     chains = [chain("0123456789abcdef", three()), replace(chain("fedcba9876543210", servers[:2]), complete=False)]
     whole = model("demo", 30, servers, chains=chains, rebalances_per_hour=90.0)
-    state = swarm(whole, model("large", 128, servers[:2] + [servers[5]]), events=events(40))
+    state = swarm(whole, model("large", 128, [*servers[:2], servers[5]]), events=events(40))
     with look(site(state).url, size=size, scheme=scheme) as page:
         expect(page.locator(ROWS)).to_have_count(7)
         expect(page.locator("canvas")).to_have_count(4)

@@ -1,0 +1,120 @@
+"""The health page over a real swarm: three servers and ``python -m swarm.health``, all processes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Page, expect
+from real_swarm import NAMES, TALKATIVE, RealSwarm
+
+SEEN_MS = 30_000
+HOLE_S = 12.0
+pytestmark = pytest.mark.xdist_group("real")  # one swarm is enough
+ROWS = ".servers tbody tr"
+QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}]}
+
+
+@contextmanager
+def generating(url: str) -> Iterator[None]:
+    """Somebody reads a long answer from the gateway meanwhile."""
+    done = threading.Event()
+
+    def read() -> None:
+        with httpx2.stream(
+            "POST", f"{url}/v1/chat/completions", json=QUESTION | TALKATIVE | {"stream": True}, timeout=120.0
+        ) as stream:
+            for _ in stream.iter_lines():
+                if done.is_set():
+                    return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reader.join()
+
+
+def complete(page: Page) -> None:
+    """Every layer is served, by one server each."""
+    expect(page.locator("#strip .deep1")).to_have_count(30, timeout=SEEN_MS)
+    expect(page.locator(f"{ROWS} .condition.serving")).to_have_count(3, timeout=SEEN_MS)
+
+
+def test_coverage_and_servers_are_shown(real: RealSwarm, look: Any) -> None:
+    with look(real.health_url) as page:
+        complete(page)
+        expect(page.locator("#models .mark")).to_contain_text("✓")
+        expect(page.locator("#models .sentence")).to_contain_text("tokens/s")
+        assert page.locator("#strip .cell b").all_inner_texts() == ["1"] * 30
+        shown = {row.locator("bdi.name").inner_text(): row for row in page.locator(ROWS).all()}
+        assert set(shown) == set(NAMES)
+        for i, (name, row) in enumerate(shown.items()):
+            row.locator(".more").click()
+            expect(row.locator("code.peer")).to_have_text(real.servers[i].peer)
+            expect(row.locator("td.layers")).to_contain_text(f"{10 * i}–{10 * i + 9}")
+            expect(row.locator("td.tau")).to_contain_text("ms")
+            expect(row.locator("td.reach")).to_contain_text("✓", timeout=SEEN_MS)
+            expect(row.locator("td.numerics")).to_contain_text("float32")
+            assert name != NAMES[1] or row.locator("img").count() == 0
+        expect(page.locator("canvas")).to_have_count(4)
+        assert page.locator("main img").count() == 0, "a name is a name, not markup"
+
+
+def test_a_chain_appears_while_it_generates(real: RealSwarm, look: Any, shoot: Any) -> None:
+    with look(real.health_url) as page:
+        complete(page)
+        with generating(real.gateway_url):
+            stages = page.locator(".chain:not(.partial) li.stage")
+            expect(stages).to_have_count(3, timeout=SEEN_MS)
+            assert stages.locator("bdi").all_inner_texts() == list(NAMES)
+            expect(stages.last.locator(".told")).to_contain_text("compute")
+            expect(page.locator(".chain h4").first).to_contain_text("tokens/s", timeout=SEEN_MS)
+            expect(page.locator(".chain > p.stage .told").first).to_contain_text("ms", timeout=SEEN_MS)
+            expect(page.locator(".matrix td b").first).to_contain_text("ms", timeout=SEEN_MS)
+            for size, scheme in (("desktop", "light"), ("phone", "dark")):
+                with look(real.health_url, size=size, scheme=scheme) as other:
+                    expect(other.locator(".chain").first).to_be_visible(timeout=SEEN_MS)
+                    shoot(other, f"health-{size}-{scheme}")
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme"), [("desktop", "light"), ("desktop", "dark"), ("phone", "light"), ("phone", "dark")]
+)
+def test_axe_finds_nothing_serious(size: str, scheme: str, real: RealSwarm, look: Any, barriers: Any) -> None:
+    with look(real.health_url, size=size, scheme=scheme) as page:
+        complete(page)
+        assert barriers(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_killed_server_turns_grey_and_leaves_a_hole(real: RealSwarm, look: Any, shoot: Any) -> None:
+    with look(real.health_url) as page:
+        complete(page)
+        killed = real.servers[2]
+        killed.note_children()
+        killed.signal(signal.SIGKILL)
+        began_s = time.monotonic()
+        expect(page.locator("#strip .claimed, #strip .hole")).to_have_count(10, timeout=1000 * HOLE_S)
+        expect(page.locator(f"{ROWS}.grey bdi.name")).to_have_text(NAMES[2], timeout=1000 * HOLE_S)
+        assert time.monotonic() - began_s < HOLE_S
+        expect(page.locator("#models .sentence")).to_contain_text("nobody serves layers 20 to 29")
+        expect(page.locator("#models .mark")).to_contain_text("✕")
+        expect(page.locator("#coverage-text")).to_contain_text("Missing: layers 20–29")
+        expect(page.locator(f"{ROWS}.grey td.state")).to_contain_text("for ")
+        expect(page.locator("#events .kind", has_text="unusable").first).to_be_visible()
+        expect(page.locator("#advice code").first).to_contain_text("--blocks 20:30")
+        expect(page.locator("#announcer")).to_contain_text("nobody serves layers 20 to 29")
+        shoot(page, "health-hole")
+        real.restart(2)
+        complete(page)
+        expect(page.locator(f"{ROWS}.grey")).to_have_count(0)
+        expect(page.locator("#models .mark")).to_contain_text("✓")
