@@ -159,9 +159,12 @@ class HealthApp:
         now_s, observer = self._clock.wall_s(), self.feed.newest.observer
         age_s = now_s - (observer.since_at if observer.directory_at is None else observer.directory_at)
         healthy = age_s <= self._options.fresh_s
-        status = "ok" if healthy else observer.problem or "the directory does not answer"
-        age = None if observer.directory_at is None else round(max(age_s, 0.0), 3)
-        body = {"status": status, "directory_age_s": age, "models": len(self.feed.newest.models)}
+        body = {
+            "status": "ok" if healthy else "the directory does not answer",
+            "problem": observer.problem,
+            "directory_age_s": None if observer.directory_at is None else round(max(age_s, 0.0), 3),
+            "models": len(self.feed.newest.models),
+        }
         return web.json_response(body, status=200 if healthy else 503, headers={"Cache-Control": "no-store"})
 
 

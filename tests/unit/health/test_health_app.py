@@ -223,7 +223,7 @@ async def test_healthy_while_the_directory_answers() -> None:
         await desk.show(state(3, observer=replace(quiet.observer, directory_at=now_s, problem="nobody answers")))
         await desk.clock.advance(61.0)
         lost = await desk.get("/healthz")
-        assert (lost.status, (await lost.json())["status"]) == (503, "nobody answers")
+        assert (lost.status, (await lost.json())["problem"]) == (503, "nobody answers")
 
 
 async def test_metrics_of_this_moment_and_no_event_is_missed() -> None:
