@@ -66,9 +66,11 @@ def condition(seen: Seen, heard: Heard, *, ejected: bool, as_of: float) -> str:
     if state is State.JOINING:
         return "joining"
     live = metrics is not None and metrics.expires_s > as_of
+    if state is State.DRAINING and (heard.reached or (live and heard.reached is None)):
+        return "draining"  # without metrics, too: it may be loading other layers by now
     if heard.reached is False or not live or seen.listing.announcement.reach is Reach.UNREACHABLE:
         return "silent"
-    return "draining" if state is State.DRAINING else "serving"
+    return "serving"
 
 
 def replicas(sight: Sight) -> list[Listing]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.client.snapshot import layer_count_of
+from swarm.core.announcement import State
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError
 from swarm.core.ids import ModelId, PeerId
@@ -15,6 +15,8 @@ from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.dht.protocol import Directory
 from swarm.health.sight import Seen
+from swarm.models.demo import SMOLLM2
+from swarm.models.resolve import DEMO
 
 INDEX_EVERY_S = 10.0
 """The index is read so often; it changes when models come and go."""
@@ -33,7 +35,7 @@ ENDED_S = 24 * 3600.0
 ANNOUNCED_S = 60.0
 """An announcement is made for so long, mostly; so a server that nothing else is known of was there that long ago."""
 
-_log = logging.getLogger(__name__)
+_DEMO = f"{SMOLLM2.name}@{SMOLLM2.revision}"
 
 
 @dataclass(slots=True)
@@ -56,15 +58,17 @@ class ModelRead:
 def merged(before: Mapping[PeerId, Seen], listings: Sequence[Listing], now_s: float) -> dict[PeerId, Seen]:
     """The servers of a model after a reading at wall time ``now_s``, those included that vanished without a goodbye.
 
-    A reader keeps records until they expire, so one that is absent before has said that it goes.
+    A reader keeps records until they expire, so one that is absent before has said that it goes; so has one that was
+    draining, and one that was joining never came.
     """
     servers: dict[PeerId, Seen] = {}
     for listing in listings:
         old = before.get(listing.peer)
         servers[listing.peer] = Seen(listing, _seen_at(old, listing, now_s))
     for peer, seen in before.items():
-        expired = seen.gone or seen.listing.announcement.expires_s <= now_s
-        if peer not in servers and expired and now_s - seen.seen_at < GONE_S:
+        told = seen.listing.announcement
+        vanished = seen.gone or (told.expires_s <= now_s and told.state is State.ONLINE)
+        if peer not in servers and vanished and now_s - seen.seen_at < GONE_S:
             servers[peer] = Seen(Listing(seen.listing.announcement, seen.listing.record), seen.seen_at, gone=True)
     return servers
 
@@ -79,7 +83,8 @@ def _seen_at(old: Seen | None, listing: Listing, now_s: float) -> float:
 
 
 class Reading:
-    """What the directory said, brought up to date by ``look``. ``wanted`` restricts it to models of these ids or names.
+    """What the directory said, brought up to date by ``look``. ``wanted`` restricts it to models of these ids or names
+    (``demo`` is the demo model).
 
     ``directory_at`` is when it last answered, ``problem`` why it does not at present.
     """
@@ -87,7 +92,7 @@ class Reading:
     def __init__(self, directory: Directory, clock: Clock, wanted: Sequence[str] = ()) -> None:
         self._directory = directory
         self._clock = clock
-        self._wanted = frozenset(wanted)
+        self._wanted = frozenset(_DEMO if name == DEMO else name for name in wanted)
         self._index_s: float | None = None
         self._turn = 0
         self.models: dict[str, ModelRead] = {}

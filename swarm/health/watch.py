@@ -203,7 +203,7 @@ class Watch:
             reading.problem = f"no answer within {READ_TIMEOUT_S:g} s"
         self._read_s = self._clock.monotonic_s()
         self._asker.follow(targets(reading))
-        await self._standings.follow([model.model for model in reading.models.values() if model.servers])
+        await self._standings.follow([model.model for model in reading.shown() if model.servers])
 
     async def _judge(self) -> None:
         peers = list(targets(self._reading))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sights import MODEL, NOW_S, PEERS, UNREACHED, announced, heard, metrics, server
 
-from swarm.core.announcement import Reach
+from swarm.core.announcement import Reach, State
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
@@ -20,6 +20,7 @@ from swarm.health.asking import ASKS_PER_S, IDLE_S, LOADED_S, Target, stretch
 from swarm.health.looks import joined_by, listed, targets, tried
 from swarm.health.reading import ANNOUNCED_S, ENDED_S, GONE_S, INDEX_EVERY_S, MAX_MODELS, READ_AT_ONCE, Reading, merged
 from swarm.health.sight import NOTHING_HEARD, Seen
+from swarm.models.demo import SMOLLM2
 from swarm.runtime.clock import VirtualClock
 
 ANNA, BERT, CARL = PEERS[:3]
@@ -54,6 +55,12 @@ def test_one_that_says_goodbye_is_gone_at_once_and_one_that_vanishes_stays_a_whi
     assert merged(after, [], NOW_S + GONE_S) == {}
     back = merged(after, [listing(BERT, sequence=9)], NOW_S + 60)
     assert not back[BERT].gone
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.DRAINING])
+def test_one_that_was_about_to_go_or_never_came_is_not_kept(state: State) -> None:
+    known = merged({}, [listing(ANNA, expires_s=NOW_S + 5, state=state)], NOW_S)
+    assert merged(known, [], NOW_S + 10) == {}
 
 
 class Shelf:
@@ -111,13 +118,20 @@ async def test_models_of_the_index_with_their_servers() -> None:
     assert listed(desk.reading, "nothing") == []
 
 
-@pytest.mark.parametrize("wanted", [MODEL, "demo", "demo@main"])
+@pytest.mark.parametrize("wanted", ["tiny@main#0123456789abcdef", "tiny", "tiny@main"])
 async def test_only_models_that_are_wanted(wanted: str) -> None:
     desk = Desk(wanted)
-    desk.shelf.add("other@main#0123456789abcdef", BERT)
-    desk.shelf.add(MODEL, ANNA)
+    desk.shelf.add(MODEL, BERT)
+    desk.shelf.add("tiny@main#0123456789abcdef", ANNA)
     await desk.look()
-    assert list(desk.reading.models) == [MODEL]
+    assert list(desk.reading.models) == ["tiny@main#0123456789abcdef"]
+
+
+async def test_the_demo_goes_by_its_short_name() -> None:
+    desk = Desk("demo")
+    desk.shelf.add(f"{SMOLLM2.name}@{SMOLLM2.revision}#0123456789abcdef", ANNA)
+    await desk.look()
+    assert len(desk.reading.shown()) == 1
 
 
 async def test_a_model_named_whole_needs_no_index() -> None:
