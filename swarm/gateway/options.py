@@ -9,6 +9,7 @@ MAX_CHOICES = 16
 """Answers that one request may ask for, over all its prompts."""
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1000
+MAX_USER_CHARS = 512
 MAX_MESSAGES = 4096
 MAX_LEGACY_LOGPROBS = 5
 """Alternatives beside each token of a text completion; a chat's bound is the wire's."""

@@ -12,7 +12,7 @@ import msgspec
 from swarm.client.request import Options
 from swarm.core.limits import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS, MAX_VOCABULARY
 from swarm.gateway.errors import HttpError, bad_request
-from swarm.gateway.options import MAX_CHOICES, MAX_LEGACY_LOGPROBS, MAX_MESSAGES, MAX_STOP_CHARS, MAX_STOPS
+from swarm.gateway.options import MAX_CHOICES, MAX_LEGACY_LOGPROBS, MAX_MESSAGES, MAX_STOP_CHARS, MAX_STOPS, MAX_USER_CHARS
 
 LEGACY_NEW_TOKENS = 16
 """The length of a text completion that asks for none, as the OpenAI API has it."""
@@ -85,6 +85,8 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_LOGIT_BIAS)
     ] = {}
     max_tokens: Positive | None = None
+    user: Annotated[str, msgspec.Meta(max_length=MAX_USER_CHARS)] | None = None
+    """Whom the client asks for; it changes no answer, and nobody is told."""
 
 
 class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -46,8 +46,8 @@ def refusal(read: Any, **fields: Any) -> HttpError:
 
 def test_openai_has_fields_that_are_not_supported_here() -> None:
     """Or the next tests would test nothing."""
-    assert {"tools", "response_format", "user", "audio", "some_new_field"} < set(OTHERS_OF_CHATS)
-    assert {"best_of", "echo", "suffix", "user", "some_new_field"} == set(OTHERS_OF_TEXTS)
+    assert {"tools", "response_format", "metadata", "audio", "some_new_field"} < set(OTHERS_OF_CHATS)
+    assert {"best_of", "echo", "suffix", "some_new_field"} == set(OTHERS_OF_TEXTS)
 
 
 @pytest.mark.parametrize("field", OTHERS_OF_CHATS)
@@ -67,6 +67,13 @@ def test_no_field_of_a_completion_is_silently_ignored(field: str) -> None:
 def test_a_field_that_asks_for_nothing_is_let_through(field: str, value: object) -> None:
     assert chat(**{field: value}) == chat()
     assert chat(**{field: None}) == chat()
+
+
+def test_a_user_is_told_nobody_and_changes_nothing() -> None:
+    assert chat(user="ada") == chat()
+    assert text(user="ada") == text()
+    assert refusal(chat, user="a" * 513).param == "user"
+    assert refusal(text, user={"name": "ada"}).param == "user"
 
 
 def test_one_is_not_true() -> None:
