@@ -12,7 +12,14 @@ import msgspec
 from swarm.client.request import Options
 from swarm.core.limits import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS, MAX_VOCABULARY
 from swarm.gateway.errors import HttpError, bad_request
-from swarm.gateway.options import MAX_CHOICES, MAX_LEGACY_LOGPROBS, MAX_MESSAGES, MAX_STOP_CHARS, MAX_STOPS, MAX_USER_CHARS
+from swarm.gateway.options import (
+    MAX_CHOICES,
+    MAX_LEGACY_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    MAX_USER_CHARS,
+)
 
 LEGACY_NEW_TOKENS = 16
 """The length of a text completion that asks for none, as the OpenAI API has it."""

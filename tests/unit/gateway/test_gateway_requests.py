@@ -82,8 +82,8 @@ def test_one_is_not_true() -> None:
 
 
 def test_all_of_them_are_named() -> None:
-    error = refusal(chat, tools=[{}], user="ada", audio={})
-    for name in ("'audio'", "'tools'", "'user'"):
+    error = refusal(chat, tools=[{}], metadata={"a": "b"}, audio={})
+    for name in ("'audio'", "'tools'", "'metadata'"):
         assert name in error.message
 
 
