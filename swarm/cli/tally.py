@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from swarm.cli.console import Console
@@ -18,6 +18,8 @@ NOTE_EVERY_S = 60.0
 TELL_EVERY_S = 600.0
 
 log = logging.getLogger(__name__)
+
+Apart = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class Tally:
@@ -53,15 +55,15 @@ class Tally:
         models = {**self._before.models, self._model: before + self.own}
         return Contributions(self._before.since_s, self._clock.wall_s(), models)
 
-    async def run(self, serving: Callable[[], bool]) -> NoReturn:
-        """Until cancelled; time counts while ``serving``."""
+    async def run(self, serving: Callable[[], bool], apart: Apart = asyncio.to_thread) -> NoReturn:
+        """Until cancelled; time counts while ``serving``. ``apart`` runs what waits for a disk."""
         told_s = self._clock.monotonic_s()
         self._probe = self._read()
         while True:
             self._last_s = self._clock.monotonic_s() if serving() else None
             await self._clock.sleep(NOTE_EVERY_S)
             self._count_time()
-            await asyncio.to_thread(self.note)
+            await apart(self.note)
             if self._clock.monotonic_s() - told_s >= TELL_EVERY_S:
                 told_s = self._clock.monotonic_s()
                 self.tell()
@@ -131,12 +133,14 @@ def contribution_text(found: Contribution) -> str:
 
 
 def count(number: float) -> str:
-    """``1,234``, ``56.7 k``, ``8.90 M``…: three or four digits are enough."""
-    for unit in ("", " k", " M", " G"):
-        if number < 10_000:
-            return f"{number:,.0f}{unit}" if not unit or number >= 1000 else f"{number:.3g}{unit}"
+    """``1,234``, ``56.7 k``, ``8.9 M``: three or four digits are enough."""
+    if number < 10_000:
+        return f"{number:,.0f}"
+    for unit in ("k", "M", "G"):
         number /= 1000
-    return f"{number:,.0f} T"
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+    return f"{number / 1000:,.3g} T"
 
 
 def day(at_s: float) -> str:

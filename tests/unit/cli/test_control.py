@@ -1,0 +1,83 @@
+"""``swarm pause`` and ``resume``: which server they reach, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.cli import pause, resume
+from swarm.cli.control import done, state_text
+from swarm.core.errors import ConfigError
+from swarm.runtime.identity import IdentityLock, holder_of
+from swarm.runtime.server_state import ServerState
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """The signals that this process, as the server, was sent."""
+    numbers: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: numbers.append(number))
+        for number in (signal.SIGUSR1, signal.SIGUSR2)
+    }
+    yield numbers
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def options(key: Path, **given: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"identity": key, "wait": 0.0, "json": False} | given)
+
+
+def test_they_reach_who_holds_the_key(tmp_path: Path, heard: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key"
+    with IdentityLock(key):
+        assert holder_of(key) == os.getpid()
+        ServerState.of(key).tell("paused", why="owner")
+        assert pause.run(options(key, wait=5.0)) == 0
+        ServerState.of(key).tell("serving", span=[0, 10])
+        assert resume.run(options(key, wait=5.0, json=True)) == 0
+    assert heard == [signal.SIGUSR1, signal.SIGUSR2]
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("Paused.")
+    assert json.loads(second)["state"] == "serving"
+
+
+@pytest.mark.parametrize("before", ["nobody", "stale"])
+def test_nobody_is_signalled_where_no_server_runs(tmp_path: Path, heard: list[int], before: str) -> None:
+    key = tmp_path / "key"
+    if before == "stale":  # a killed process's lock file names a pid that may be anybody's by now
+        key.with_name("key.lock").write_text(str(os.getpid()))
+    assert holder_of(key) is None
+    with pytest.raises(ConfigError, match="no server runs with the key"):
+        pause.run(options(key))
+    assert not heard
+
+
+@pytest.mark.parametrize(
+    ("said", "paused", "resumed"),
+    [
+        ({}, True, True),
+        ({"state": "serving"}, False, True),
+        ({"state": "draining"}, False, False),
+        ({"state": "paused"}, True, False),
+        ({"state": "resting", "until": 0.0}, False, True),
+        ({"state": "waiting"}, False, True),
+    ],
+)
+def test_when_it_is_done(said: dict[str, Any], paused: bool, resumed: bool) -> None:
+    assert done(said, resume=False) is paused
+    assert done(said, resume=True) is resumed
+    assert all(state_text(said, resume=resume).endswith(".") for resume in (False, True))
+
+
+def test_a_wait_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--wait"):
+        resume.run(options(tmp_path / "key", wait=float("nan")))
