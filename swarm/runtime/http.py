@@ -11,8 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from swarm.core.errors import ConfigError
@@ -33,6 +35,8 @@ SAFETY = {
 ANY = "*"
 NOTE = web.RequestKey("note", str)
 """Where a handler leaves a word for the log."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ def guarded(names: Collection[str]) -> Middleware:
     return guard
 
 
-def logged(log: logging.Logger) -> Middleware:
+def logged(access: logging.Logger) -> Middleware:
     """One line a request: who, what, how it ended, how long it took. Neither bodies nor query strings nor keys."""
 
     @web.middleware
@@ -99,7 +103,7 @@ def logged(log: logging.Logger) -> Middleware:
             return response
         finally:
             took_s = time.monotonic() - began_s
-            log.info("%s %s %s %s %.2f s", request.remote, request.method[:20], request.path[:200], ended, took_s)
+            access.info("%s %s %s %s %.2f s", request.remote, request.method[:20], request.path[:200], ended, took_s)
 
     return write
 
@@ -173,6 +177,7 @@ class HttpServer:
             app,
             handler_cancellation=True,
             access_log=None,
+            logger=_ServerLog(log, {}),
             keepalive_timeout=limits.idle_s,
             lingering_time=limits.linger_s,
             shutdown_timeout=limits.farewell_s,
@@ -231,6 +236,15 @@ class HttpServer:
                 return _Turned()
             idle.force_close()
         return server()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp has to tell. A stranger's malformed request is no error of ours, and must not fill the log."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if isinstance(kwargs.get("exc_info"), HttpProcessingError):
+            level = logging.DEBUG
+        super().log(level, msg, *args, **kwargs)
 
 
 class _Turned(asyncio.Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -117,6 +118,21 @@ async def test_who_brings_no_request_or_half_of_one_is_sent_away() -> None:
             writer.write(begin)
             assert await asyncio.wait_for(reader.read(), 10.0) == b""
             writer.close()
+
+
+async def test_what_is_no_http_is_refused_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as (_, port):
+        for nonsense in (
+            b"\x00\x01\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            b"GET /" + b"x" * 10_000,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(nonsense)
+            assert b" 400 " in await asyncio.wait_for(reader.readline(), 10.0)
+            writer.close()
+    assert caplog.text == ""
 
 
 async def test_a_newcomer_takes_the_place_of_the_idle_and_of_nobody_else() -> None:
