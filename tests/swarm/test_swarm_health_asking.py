@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 from random import Random
 
+import pytest
 import pytest_asyncio
 from virtual_time import LoopClock
 
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
+from swarm.health import asking
 from swarm.health.asking import (
     AGAIN_S,
-    ASKS_PER_S,
     BACKOFF_S,
     DIALS_AT_ONCE,
     IDLE_S,
@@ -41,6 +42,7 @@ REPORT = StatusReport(
     prefill_rows=0,
     answers=0,
 )
+ASKS_PER_S = 20.0
 IDLE, LOADED = Target((), 1, False), Target((), 1, True)
 
 
@@ -118,8 +120,9 @@ async def test_one_that_gets_sessions_is_asked_at_once(scene: Scene) -> None:
     assert len(scene.asked[peer]) == before + 1
 
 
-async def test_a_crowd_with_sessions_shares_the_budget(scene: Scene) -> None:
-    peers = await scene.servers(300)
+async def test_a_crowd_with_sessions_shares_the_budget(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ASKS_PER_S", ASKS_PER_S)
+    peers = await scene.servers(60)
     scene.network._shape = LinkShape(delay_s=0.05)
     scene.asker.follow(dict.fromkeys(peers, LOADED))
     await asyncio.sleep(20.0)

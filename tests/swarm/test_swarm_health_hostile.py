@@ -195,7 +195,7 @@ async def test_one_that_comes_and_goes_all_the_time_fills_no_log(swarm: Swarm) -
 
     async with watching(swarm) as watch:
         peer = await liar(swarm, nodes[1], answer)
-        await asyncio.sleep(400.0)
+        await asyncio.sleep(250.0)
         assert 1 < len(watch.events()) <= 21
         assert {event.peer for event in watch.events()} == {peer}
 

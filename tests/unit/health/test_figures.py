@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sights import NO_COUNTS, histogram, report
+from sights import NO_COUNTS, few, histogram, report
 
 from swarm.health.figures import MOST_OF_ONE, rounded, rounded_or_none, stats_of, together, window_s
 from swarm.wire.status import BUCKETS_S, WINDOW_S, Histogram, Totals
@@ -56,7 +56,8 @@ def test_what_it_told_is_passed_on() -> None:
     assert stats.step_p50_s is None
 
 
-@given(st.lists(histograms, max_size=8))
+@few
+@given(st.lists(histograms, max_size=5))
 def test_together_nobody_weighs_much_more_than_is_usual(several: list[Histogram]) -> None:
     whole = together(several)
     totals = sorted(one.total for one in several if one.total)

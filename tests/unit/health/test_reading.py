@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sights import MODEL, NOW_S, PEERS, UNREACHED, announced, heard, metrics, server
+from sights import MODEL, NOW_S, PEERS, UNREACHED, announced, few, heard, metrics, server
 
 from swarm.core.announcement import Reach, State
 from swarm.core.errors import NetworkError
@@ -231,6 +231,7 @@ def test_those_with_sessions_are_asked_first() -> None:
     assert [target.loaded for target in found.values()] == [True, False, False]
 
 
+@few
 @given(st.integers(0, 2000), st.integers(0, 2000))
 def test_all_together_are_asked_no_more_often_than_the_budget_allows(loaded: int, idle: int) -> None:
     crowd = {PeerId(str(number)): Target((), 1, number < loaded) for number in range(loaded + idle)}
