@@ -18,6 +18,7 @@ NAMES = {
     "verification": "what receipts cost servers in compute and tokens per second, and in bytes a token and hop",
     "detection": "how surely audits find each kind of cheater, how long it lasts, and what honest servers' e is",
     "indistinguishable": "how well a classifier tells challenges from traffic by what a server sees, AUC by group",
+    "health": "bytes and milliseconds of the health page's states, patches and metrics by number of servers",
     "scheduling": "milliseconds of allocation and routing by number of nodes, and how good the plans are",
 }
 
