@@ -107,7 +107,12 @@ def shoot() -> Callable[[Page, str], None]:
     """``shoot(page, name)``: a picture for people to look at, in ``build/screenshots``."""
 
     def shot(page: Page, name: str) -> None:
-        page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+        # A window as high as the page: what never was in sight would be empty in the picture.
+        size = page.viewport_size or {"width": 0, "height": 0}
+        page.set_viewport_size(size | {"height": page.evaluate("document.documentElement.scrollHeight")})
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.screenshot(path=SHOTS / f"{name}.png")
+        page.set_viewport_size(size)
 
     return shot
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -234,7 +235,7 @@ def test_many_patches_leave_what_a_fresh_page_shows(five_hundred: tuple[Site, Pa
         ways = [replace(way, rtt_s=dice.uniform(0.001, 0.5)) if dice.random() < 0.01 else way for way in ways]
         state = swarm(replace(crowded, servers=list(servers), links=ways), revision=revision, at=AT + revision)
         there.show(state)
-        page.wait_for_timeout(30)
+        page.wait_for_function("(n) => performance.getEntriesByName('swarm-draw').length >= n", arg=revision)
     expect(page.locator(ROWS, has_text="volunteer-1007")).to_have_count(1)
     drawn = page.evaluate("performance.getEntriesByName('swarm-draw').map((one) => one.duration)")
     (SHOTS / "script-ms-per-patch.json").write_text(json.dumps([round(ms, 1) for ms in drawn[1:]]))
@@ -280,8 +281,9 @@ def test_ages_tick_by_the_servers_clock(site: MakeSite, look: Any) -> None:
     one = server(1, 0, 30, seen_at=AT - 50)
     with look(site(swarm(model("demo", 30, [one]))).url) as page:
         seen = page.locator("td.seen time")
-        expect(seen).to_have_text("51 s ago")
-        expect(seen).to_have_text("52 s ago")
+        expect(seen).to_have_text(re.compile(r"^5\d s ago$"))
+        expect(seen).not_to_have_text(seen.inner_text())
+        expect(seen).to_have_text(re.compile(r"^(5\d s|1 min) ago$"))
 
 
 def test_a_command_is_copied_or_selected(site: MakeSite, look: Any) -> None:

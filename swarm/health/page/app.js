@@ -36,7 +36,12 @@ let waiting_ms = 0;
 /** The model that the URL names, or the first. */
 function chosen() {
   const models = swarm?.models ?? [];
-  return models.find((model) => location.hash === `#${address(model)}`) ?? models.find((model) => model.model === shown?.model) ?? models[0] ?? null;
+  return (
+    models.find((model) => location.hash === `#${address(model)}`) ??
+    models.find((model) => model.model === shown?.model) ??
+    models[0] ??
+    null
+  );
 }
 
 /** Everything that hangs on the state, in one go per frame however many patches came. */
@@ -75,7 +80,8 @@ function measure(name, began) {
 function plan() {
   if (planned) return;
   planned = true;
-  if (document.hidden) setTimeout(draw); // no frames there, but the title must tell
+  if (document.hidden)
+    setTimeout(draw); // no frames there, but the title must tell
   else requestAnimationFrame(draw);
 }
 

@@ -26,7 +26,13 @@ class StageView {
     this.track.setAttribute("aria-hidden", "true");
     this.text = element("span", "times");
     this.age = age("ago");
-    this.root = element("li", "stage", element("span", "who", this.name, " ", this.span), this.track, element("span", "told", this.text, " · ", this.age));
+    this.root = element(
+      "li",
+      "stage",
+      element("span", "who", this.name, " ", this.span),
+      this.track,
+      element("span", "told", this.text, " · ", this.age),
+    );
   }
 
   /** @param {Step} step */
@@ -91,7 +97,11 @@ class ChainView {
 
 export class Chains {
   constructor() {
-    this._none = element("p", "note", "No chain is live: nobody generates right now, or the servers that work do not tell.");
+    this._none = element(
+      "p",
+      "note",
+      "No chain is live: nobody generates right now, or the servers that work do not tell.",
+    );
     this._legend = element("ul", "legend");
     for (const [part, text] of LEGEND) {
       const sample = element("span", `part ${part}`);
@@ -114,7 +124,8 @@ export class Chains {
   show(model) {
     this._model = model;
     const names = new Map(model.servers.map((server) => [server.peer, server.name || `…${server.short}`]));
-    const shown = this._all ? model.chains : model.chains.slice(0, SHOWN);
+    const chains = [...model.chains].sort((a, b) => Number(b.complete) - Number(a.complete));
+    const shown = this._all ? chains : chains.slice(0, SHOWN);
     this._list.show(
       shown.map((chain) => ({ chain, names })),
       ({ chain }) => chain.label,

@@ -2,9 +2,8 @@
 
 /** @import {Link, Server} from "./types.js" */
 
-import { age, since } from "./ages.js";
-import { element, kind, title, value, write } from "./dom.js";
-import { count, megabits, milliseconds, percent, rate, seconds, span, tokens } from "./units.js";
+import { ago, conditionCell, nameCell, number, plain, spanCell } from "./cells.js";
+import { count, megabits, milliseconds, percent, rate, seconds, tokens } from "./units.js";
 
 /**
  * @typedef {object} Context what a cell needs besides its server
@@ -22,133 +21,6 @@ import { count, megabits, milliseconds, percent, rate, seconds, span, tokens } f
  * @property {(cell: HTMLElement) => Update} fill makes the cell's content once
  * @property {string} [kind] a class of all its cells
  */
-
-/** What each condition looks like: a mark that needs no colour. */
-export const CONDITIONS = {
-  serving: "● serving",
-  joining: "◔ joining",
-  draining: "◑ draining",
-  silent: "○ silent",
-  ejected: "✕ ejected",
-};
-
-/**
- * A column of plain text.
- * @param {string} key @param {string} label @param {string} about
- * @param {(server: Server, context: Context) => string|number|null|undefined} sort
- * @param {(server: Server, context: Context) => string|null} text
- * @param {string|((server: Server) => string)} why
- * @returns {Column}
- */
-function plain(key, label, about, sort, text, why) {
-  const reason = typeof why === "string" ? () => why : why;
-  /** @param {HTMLElement} cell @returns {Update} */
-  const fill = (cell) => {
-    /** @type {string|null|undefined} */
-    let shown;
-    let told = "";
-    return (server, context) => {
-      const now = text(server, context);
-      const because = now === null ? reason(server) : "";
-      if (now === shown && because === told) return;
-      value(cell, now, because);
-      shown = now;
-      told = because;
-    };
-  };
-  return { key, label, about, sort, fill };
-}
-
-/**
- * A column of numbers.
- * @param {string} key @param {string} label @param {string} about
- * @param {(server: Server, context: Context) => number|null|undefined} number
- * @param {(x: number|null|undefined) => string|null} text
- * @param {string|((server: Server) => string)} why
- * @returns {Column}
- */
-function number(key, label, about, number, text, why) {
-  return { ...plain(key, label, about, number, (server, context) => text(number(server, context)), why), kind: "number" };
-}
-
-/**
- * @param {string} key @param {string} label @param {string} about
- * @param {(server: Server) => number|null} at wall seconds since 1970
- * @param {(server: Server) => string} why
- * @returns {Column}
- */
-function ago(key, label, about, at, why) {
-  /** @param {HTMLElement} cell @returns {Update} */
-  const fill = (cell) => {
-    const time = age("ago");
-    const dash = element("span");
-    cell.append(time, dash);
-    return (server) => {
-      const when = at(server);
-      if (when !== null) since(time, when);
-      time.hidden = when === null;
-      dash.hidden = when !== null;
-      if (when === null) value(dash, null, why(server));
-    };
-  };
-  return { key, label, about, sort: (server) => (at(server) === null ? null : -Number(at(server))), fill, kind: "number" };
-}
-
-/** @param {HTMLElement} cell @returns {Update} */
-function nameCell(cell) {
-  const name = element("bdi", "name");
-  const short = element("span", "short");
-  const button = element("button", "more", name);
-  button.type = "button";
-  button.setAttribute("aria-expanded", "false");
-  cell.append(button, short);
-  return (server) => {
-    write(name, server.name || "(no name)");
-    title(button, server.name ? `${server.name}: show all that is known` : "show all that is known");
-    write(short, `…${server.short}`);
-    title(short, server.peer);
-  };
-}
-
-/** @param {HTMLElement} cell @returns {Update} */
-function spanCell(cell) {
-  const bar = element("span", "bar");
-  const intent = element("span", "intent");
-  const track = element("span", "track", intent, bar);
-  const text = element("span", "short");
-  track.setAttribute("aria-hidden", "true");
-  cell.append(track, text);
-  let shown = "";
-  return (server, { layers }) => {
-    const now = `${server.start} ${server.end} ${server.intent} ${layers}`;
-    if (now === shown) return;
-    shown = now;
-    place(bar, [server.start, server.end], layers);
-    place(intent, server.intent, layers);
-    const moving = server.intent ? ` → ${span(...server.intent)}` : "";
-    title(text, `--blocks ${server.start}:${server.end}`);
-    write(text, `${span(server.start, server.end)}${moving}`);
-  };
-}
-
-/** @param {HTMLElement} bar @param {[number, number]|null} where @param {number} layers */
-function place(bar, where, layers) {
-  const [start, end] = where ?? [0, 0];
-  bar.style.left = `${(100 * start) / Math.max(layers, 1)}%`;
-  bar.style.width = `${(100 * Math.max(end - start, 0)) / Math.max(layers, 1)}%`;
-}
-
-/** @param {HTMLElement} cell @returns {Update} */
-function conditionCell(cell) {
-  const state = element("span");
-  const time = age();
-  cell.append(state, element("span", "short", "for ", time));
-  return (server) => {
-    write(state, CONDITIONS[server.condition] ?? server.condition);
-    kind(state, `condition ${server.condition}`);
-    since(time, server.since_at);
-  };
-}
 
 const quiet = (/** @type {Server} */ server) =>
   server.condition === "silent" ? "no live metrics: it is silent" : "it has not told yet";
@@ -169,28 +41,125 @@ function reachText(server) {
 
 /** @type {Column[]} */
 export const COLUMNS = [
-  { key: "name", label: "Server", about: "public name and short peer id", sort: (s) => s.name.toLowerCase() || null, fill: nameCell, kind: "who" },
-  { key: "layers", label: "Layers", about: "the layers that it holds, of those of the model", sort: (s) => s.start * 1e4 + s.end, fill: spanCell, kind: "layers" },
-  { key: "state", label: "State", about: "as this page sees it, and for how long", sort: (s) => s.condition, fill: conditionCell, kind: "state" },
+  {
+    key: "name",
+    label: "Server",
+    about: "public name and short peer id",
+    sort: (s) => s.name.toLowerCase() || null,
+    fill: nameCell,
+    kind: "who",
+  },
+  {
+    key: "layers",
+    label: "Layers",
+    about: "the layers that it holds, of those of the model",
+    sort: (s) => s.start * 1e4 + s.end,
+    fill: spanCell,
+    kind: "layers",
+  },
+  {
+    key: "state",
+    label: "State",
+    about: "as this page sees it, and for how long",
+    sort: (s) => s.condition,
+    fill: conditionCell,
+    kind: "state",
+  },
   number("tau", "τ per layer", "a decode step's time per layer", (s) => s.tau_s, milliseconds, quiet),
   number("queue", "Queue", "steps that wait", (s) => s.queued_steps, count, quiet),
   number("sessions", "Sessions", "sessions that are open", (s) => s.sessions, count, quiet),
   number("kv", "KV free", "tokens that fit into its KV cache", (s) => s.kv_free_tokens, tokens, quiet),
   number("uplink", "Uplink", "measured upload", (s) => s.uplink_mbps, megabits, "never measured"),
-  number("rtt", "RTT", "round trip from this page's machine", (s) => s.rtt_s, milliseconds, "this page has not measured it"),
+  number(
+    "rtt",
+    "RTT",
+    "round trip from this page's machine",
+    (s) => s.rtt_s,
+    milliseconds,
+    "this page has not measured it",
+  ),
   plain("reach", "Reach", "✓: this page reached it; how, by its own word", reachText, reachText, "not tried yet"),
-  number("goodput", "Goodput", "the slowest of its measured links to other servers", (s, { outgoing }) => outgoing.get(s.peer)?.goodput_mbps, megabits, "no link of it was measured"),
-  number("noop", "No-op age", "the oldest last no-op among its links in use", (s, { outgoing }) => outgoing.get(s.peer)?.noop_age_s, seconds, "none of its links is in use"),
-  number("busy", "Busy", "share of the last 60 s that its engine computed", (s) => s.stats?.busy_share, percent, untold),
-  number("speed", "Decodes", "tokens a second through its layers, last 60 s", (s) => s.stats?.decode_tokens_per_s, rate, untold),
-  number("step", "Step p50", "half of its decode steps were faster, from arrival to leaving", (s) => s.stats?.step_p50_s, milliseconds, (s) => (s.stats ? "no decode step in the last 60 s" : untold(s))),
+  number(
+    "goodput",
+    "Goodput",
+    "the slowest of its measured links to other servers",
+    (s, { outgoing }) => outgoing.get(s.peer)?.goodput_mbps,
+    megabits,
+    "no link of it was measured",
+  ),
+  number(
+    "noop",
+    "No-op age",
+    "the oldest last no-op among its links in use",
+    (s, { outgoing }) => outgoing.get(s.peer)?.noop_age_s,
+    seconds,
+    "none of its links is in use",
+  ),
+  number(
+    "busy",
+    "Busy",
+    "share of the last 60 s that its engine computed",
+    (s) => s.stats?.busy_share,
+    percent,
+    untold,
+  ),
+  number(
+    "speed",
+    "Decodes",
+    "tokens a second through its layers, last 60 s",
+    (s) => s.stats?.decode_tokens_per_s,
+    rate,
+    untold,
+  ),
+  number(
+    "step",
+    "Step p50",
+    "half of its decode steps were faster, from arrival to leaving",
+    (s) => s.stats?.step_p50_s,
+    milliseconds,
+    (s) => (s.stats ? "no decode step in the last 60 s" : untold(s)),
+  ),
   ago("figures", "Figures", "how old what it told of its last 60 s is", (s) => s.stats?.figures_at ?? null, untold),
-  plain("numerics", "Numerics", "data type, quantization, KV data type", (s) => s.numerics, (s) => s.numerics || null, "it does not say"),
-  plain("version", "Version", "its software", (s) => s.software, (s) => s.software || null, "it does not say"),
-  ago("seen", "Last seen", "when it was last heard of", (s) => s.seen_at, () => ""),
-  number("audited", "Audited", "windows of its work that this machine audited", (s) => s.standing.audited_windows, count, ""),
+  plain(
+    "numerics",
+    "Numerics",
+    "data type, quantization, KV data type",
+    (s) => s.numerics,
+    (s) => s.numerics || null,
+    "it does not say",
+  ),
+  plain(
+    "version",
+    "Version",
+    "its software",
+    (s) => s.software,
+    (s) => s.software || null,
+    "it does not say",
+  ),
+  ago(
+    "seen",
+    "Last seen",
+    "when it was last heard of",
+    (s) => s.seen_at,
+    () => "",
+  ),
+  number(
+    "audited",
+    "Audited",
+    "windows of its work that this machine audited",
+    (s) => s.standing.audited_windows,
+    count,
+    "",
+  ),
   number("strikes", "Strikes", "audits and challenges that it failed", (s) => s.standing.strikes, count, ""),
-  plain("checkable", "Checkable", "whether others can compute its layers again", (s) => yes(s.standing.spot_checkable), (s) => yes(s.standing.spot_checkable), ""),
+  plain(
+    "checkable",
+    "Checkable",
+    "whether others can compute its layers again",
+    (s) => yes(s.standing.spot_checkable),
+    (s) => yes(s.standing.spot_checkable),
+    "",
+  ),
 ];
 
 /**

@@ -24,12 +24,26 @@ function cellKind(stretch) {
 /** @param {Stretch} stretch @returns {string} */
 function words(stretch) {
   const served = stretch.replicas ? plural(stretch.replicas, "server") : "nobody serves it";
-  return stretch.silent ? `${served}, ${plural(stretch.silent, "silent server claims", "silent servers claim")} it` : served;
+  return stretch.silent
+    ? `${served}, ${plural(stretch.silent, "silent server claims", "silent servers claim")} it`
+    : served;
 }
 
-/** @param {Stretch} stretch @param {boolean} hole */
-function holeText(stretch, hole) {
-  return `${span(stretch.start, stretch.end)}${hole && stretch.silent ? " (claimed by silent servers)" : ""}`;
+/** @param {Stretch} stretch */
+function holeText(stretch) {
+  return `${span(stretch.start, stretch.end)}${stretch.silent ? " (claimed by silent servers)" : ""}`;
+}
+
+/** @param {Stretch[]} stretches in order @returns {[start: number, end: number][]} those that touch made one */
+function joined(stretches) {
+  /** @type {[number, number][]} */
+  const all = [];
+  for (const { start, end } of stretches) {
+    const last = all[all.length - 1];
+    if (last && last[1] === start) last[1] = end;
+    else all.push([start, end]);
+  }
+  return all;
 }
 
 export class Coverage {
@@ -77,10 +91,12 @@ export class Coverage {
     const holes = model.coverage.filter((stretch) => !stretch.replicas);
     const text = one("coverage-text");
     if (holes.length) {
-      write(text, `Missing: layers ${holes.map((hole) => holeText(hole, true)).join(", ")}.`);
+      write(text, `Missing: layers ${holes.map((hole) => holeText(hole)).join(", ")}.`);
     } else {
       const least = Math.min(...model.coverage.map((stretch) => stretch.replicas));
-      const thin = model.coverage.filter((stretch) => stretch.replicas === least).map((stretch) => holeText(stretch, false));
+      const thin = joined(model.coverage.filter((stretch) => stretch.replicas === least)).map(([start, end]) =>
+        span(start, end),
+      );
       write(text, `Every layer is served; the fewest is ${plural(least, "server")}, at layers ${thin.join(", ")}.`);
     }
     kind(text, holes.length ? "bad" : "");

@@ -13,13 +13,21 @@ import { bytes, count, megabits, milliseconds, percent, rate, seconds, span, tok
 /** @type {Fact[]} */
 const FACTS = [
   ["Region", (s) => s.region || null, "it does not say"],
-  ["Holds besides", (s) => [s.embeddings && "embeddings", s.head && "head"].filter(Boolean).join(", ") || "nothing", ""],
+  [
+    "Holds besides",
+    (s) => [s.embeddings && "embeddings", s.head && "head"].filter(Boolean).join(", ") || "nothing",
+    "",
+  ],
   ["Moving to", (s) => (s.intent ? `layers ${span(...s.intent)}` : "nowhere"), ""],
   ["Memory", (s) => bytes(s.memory_bytes), ""],
   ["KV cache", (s) => `${tokens(s.kv_free_tokens) ?? "?"} free of ${tokens(s.kv_tokens)}`, ""],
   ["Fixed cost of a step", (s) => milliseconds(s.fixed_s), "no live metrics"],
   ["Prefill, measured", (s) => rate(s.prefill_tokens_per_s), "no live metrics"],
-  ["Forward p50, p99", (s) => pair(s.stats?.forward_p50_s, s.stats?.forward_p99_s), "no forward in the last 60 s, or not told"],
+  [
+    "Forward p50, p99",
+    (s) => pair(s.stats?.forward_p50_s, s.stats?.forward_p99_s),
+    "no forward in the last 60 s, or not told",
+  ],
   ["Step p50, p99", (s) => pair(s.stats?.step_p50_s, s.stats?.step_p99_s), "no step in the last 60 s, or not told"],
   ["Decodes, last 60 s", (s) => rate(s.stats?.decode_tokens_per_s), "not told"],
   ["Prefills, last 60 s", (s) => rate(s.stats?.prefill_tokens_per_s), "not told"],
@@ -64,12 +72,21 @@ export class Detail {
     for (const { dd, of, why } of this._facts) value(dd, of(server), why);
     since(this._up, server.started_at);
     const names = new Map(model.servers.map((one) => [one.peer, one.name || `…${one.short}`]));
-    write(this._links, linksText(model.links.filter((link) => link.source === server.peer), names));
+    write(
+      this._links,
+      linksText(
+        model.links.filter((link) => link.source === server.peer),
+        names,
+      ),
+    );
     const proofs = server.standing.proofs.join(" ");
     hide(this._proofs, !proofs);
     if (this._proofs.dataset.all !== proofs) {
       this._proofs.dataset.all = proofs;
-      this._proofs.replaceChildren("Proofs checked here: ", ...server.standing.proofs.flatMap((one) => [proofLink(one), " "]));
+      this._proofs.replaceChildren(
+        "Proofs checked here: ",
+        ...server.standing.proofs.flatMap((one) => [proofLink(one), " "]),
+      );
     }
   }
 }
@@ -78,7 +95,10 @@ export class Detail {
 function linksText(links, names) {
   if (!links.length) return "Links to others: none known.";
   const texts = links.map((link) => {
-    const extra = [link.goodput_mbps !== null && megabits(link.goodput_mbps), link.noop_age_s !== null && `no-op ${seconds(link.noop_age_s)} ago`];
+    const extra = [
+      link.goodput_mbps !== null && megabits(link.goodput_mbps),
+      link.noop_age_s !== null && `no-op ${seconds(link.noop_age_s)} ago`,
+    ];
     const rtt = `${link.estimated ? "about " : ""}${milliseconds(link.rtt_s)}`;
     return `${names.get(link.target) ?? link.target.slice(-8)} ${[rtt, ...extra.filter(Boolean)].join(", ")}`;
   });

@@ -74,7 +74,7 @@ export function hide(node, hidden) {
  */
 export function arrange(parent, wanted) {
   const keep = new Set(wanted);
-  for (let child = parent.firstElementChild; child; ) {
+  for (let child = parent.firstElementChild; child;) {
     const next = child.nextElementSibling;
     if (!keep.has(child)) child.remove();
     child = next;
@@ -82,7 +82,8 @@ export function arrange(parent, wanted) {
   let at = parent.firstElementChild;
   for (const child of wanted) {
     if (child === at) at = at.nextElementSibling;
-    else if (child === at?.nextElementSibling) at = child.nextElementSibling; // what was skipped has its turn later
+    else if (child === at?.nextElementSibling)
+      at = child.nextElementSibling; // what was skipped has its turn later
     else parent.insertBefore(child, at);
   }
 }
@@ -110,7 +111,10 @@ export class Keyed {
       kept.set(key(data), view);
     }
     this.views = kept;
-    arrange(this._parent, [...kept.values()].map((view) => view.root));
+    arrange(
+      this._parent,
+      [...kept.values()].map((view) => view.root),
+    );
   }
 }
 

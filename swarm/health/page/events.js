@@ -13,6 +13,8 @@ const GOOD = new Set(["usable", "joined", "back", "healed"]);
 
 class EventView {
   constructor() {
+    /** @type {number|null} */
+    this._number = null;
     this.time = age("ago");
     this.kind = element("span");
     this.text = element("bdi", "text");

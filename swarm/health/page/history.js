@@ -6,25 +6,35 @@ import uPlot from "./uplot.js";
 import { element, framed, one, table, write } from "./dom.js";
 import { clockTime, count, duration, percent, rate, seconds } from "./units.js";
 
+/** @type {any} */
+const Plotter = uPlot;
 const HOURS = [1, 6, 24];
 const AGAIN_S = 30;
 const HEIGHT_PX = 150;
 const TICKS_S = [60, 300, 600, 1800, 3600, 7200, 10800, 21600];
 
+/** @typedef {any} Chart a uPlot, which comes without types */
 /**
  * @typedef {object} Plot
  * @property {string} title
  * @property {(keyof Columns)[]} columns
  * @property {string[]} names of the series
  * @property {(x: number|null|undefined) => string|null} text with its unit
+ * @property {number} least the scale reaches up to this at least
  * @property {boolean} [share] from 0 to 1
  */
 /** @type {Plot[]} */
 const PLOTS = [
-  { title: "Tokens per second", columns: ["tokens_per_s"], names: ["served"], text: rate },
-  { title: "Layers covered", columns: ["covered_share"], names: ["covered"], text: percent, share: true },
-  { title: "Servers", columns: ["servers"], names: ["serving"], text: count },
-  { title: "Time of a step", columns: ["step_p50_s", "step_p99_s"], names: ["median", "p99"], text: seconds },
+  { title: "Tokens per second", columns: ["tokens_per_s"], names: ["served"], text: rate, least: 1 },
+  { title: "Layers covered", columns: ["covered_share"], names: ["covered"], text: percent, least: 1, share: true },
+  { title: "Servers", columns: ["servers"], names: ["serving"], text: count, least: 3 },
+  {
+    title: "Time of a step",
+    columns: ["step_p50_s", "step_p99_s"],
+    names: ["median", "p99"],
+    text: seconds,
+    least: 0.01,
+  },
 ];
 
 /** @param {string} name */
@@ -32,17 +42,51 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 
 /** @param {Plot} plot @param {number} width @param {(at: number|null|undefined) => void} pointed */
 function options(plot, width, pointed) {
-  const axis = { stroke: () => colour("--quiet"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+  const axis = {
+    stroke: () => colour("--quiet"),
+    grid: { stroke: () => colour("--line"), width: 1 },
+    ticks: { show: false },
+    font: "11px system-ui, sans-serif",
+  };
   const strokes = ["--line-a", "--line-b"];
   return {
     width,
     height: HEIGHT_PX,
     legend: { show: false },
     cursor: { sync: { key: "history" }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
-    scales: { y: { range: (/** @type {uPlot} */ _, /** @type {number|null} */ low, /** @type {number|null} */ high) => [0, plot.share ? 1 : Math.max((high ?? 0) * 1.1, 1e-3)] } },
-    axes: [{ ...axis, space: 60, incrs: TICKS_S, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map(clockTime) }, { ...axis, size: 58, space: 34, values: (/** @type {uPlot} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? "") }],
-    series: [{}, ...plot.columns.map((_, i) => ({ stroke: () => colour(strokes[i]), width: 1.5, points: { show: false }, spanGaps: false }))],
-    hooks: { setCursor: [(/** @type {uPlot} */ it) => pointed(it.cursor.idx)] },
+    scales: {
+      y: {
+        range: (/** @type {Chart} */ _, /** @type {number|null} */ low, /** @type {number|null} */ high) => [
+          0,
+          plot.share ? 1 : Math.max((high ?? 0) * 1.1, plot.least),
+        ],
+      },
+    },
+    axes: [
+      {
+        ...axis,
+        space: 60,
+        incrs: TICKS_S,
+        values: (/** @type {Chart} */ _, /** @type {number[]} */ ticks) => ticks.map(clockTime),
+      },
+      {
+        ...axis,
+        size: 58,
+        space: 34,
+        values: (/** @type {Chart} */ _, /** @type {number[]} */ ticks) =>
+          ticks.map((tick) => plot.text(tick)?.replace(" tokens/s", "") ?? ""),
+      },
+    ],
+    series: [
+      {},
+      ...plot.columns.map((_, i) => ({
+        stroke: () => colour(strokes[i]),
+        width: 1.5,
+        points: { show: false },
+        spanGaps: false,
+      })),
+    ],
+    hooks: { setCursor: [(/** @type {Chart} */ it) => pointed(it.cursor.idx)] },
   };
 }
 
@@ -54,8 +98,13 @@ class Figure {
     this._place = element("div", "plot");
     this._place.setAttribute("aria-hidden", "true");
     const names = plot.names.length > 1 ? plot.names.map((name, i) => element("span", `key series${i}`, name)) : [];
-    this.root = element("figure", "", element("figcaption", "", element("b", "", plot.title), " ", ...names, this._now), this._place);
-    /** @type {uPlot|null} */
+    this.root = element(
+      "figure",
+      "",
+      element("figcaption", "", element("b", "", plot.title), " ", ...names, this._now),
+      this._place,
+    );
+    /** @type {Chart|null} */
     this._chart = null;
     /** @type {Columns|null} */
     this._data = null;
@@ -66,7 +115,12 @@ class Figure {
     this._data = data;
     const series = [data.at, ...this._plot.columns.map((column) => /** @type {(number|null)[]} */ (data[column]))];
     if (this._chart) this._chart.setData(series);
-    else if (this._place.clientWidth) this._chart = new uPlot(options(this._plot, this._place.clientWidth, (i) => this._tell(i)), series, this._place);
+    else if (this._place.clientWidth)
+      this._chart = new Plotter(
+        options(this._plot, this._place.clientWidth, (i) => this._tell(i)),
+        series,
+        this._place,
+      );
     this._tell(null);
   }
 
@@ -92,7 +146,9 @@ class Figure {
     const texts = columns.map((column) => this._plot.text(column[at]) ?? "–");
     const when = i === null || i === undefined ? "latest" : clockTime(data.at[at]);
     const known = columns[0].filter((x) => x !== null);
-    const range = known.length ? `, ${this._plot.text(Math.min(...known))} to ${this._plot.text(Math.max(...known))}` : "";
+    const range = known.length
+      ? `, ${this._plot.text(Math.min(...known))} to ${this._plot.text(Math.max(...known))}`
+      : "";
     write(this._now, `${when} ${texts.join(" / ")}${when === "latest" ? range : ""}`);
   }
 }
@@ -111,7 +167,9 @@ export class History {
     this._details = details;
     one("history").append(this._buttons(), this._note, grid, details);
     new ResizeObserver(() => this._fit()).observe(grid);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this._figures.forEach((figure) => figure.redraw()));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+      this._figures.forEach((figure) => figure.redraw()),
+    );
   }
 
   /** @param {Model} model */
@@ -160,7 +218,12 @@ export class History {
     this._data = data;
     const first = data.at[0];
     const last = data.at[data.at.length - 1];
-    write(this._note, data.at.length ? `${duration(last - first)} are kept, a value every ${duration(data.step_s)}; a gap is time without figures.` : "No history yet: the first figures come within a minute.");
+    write(
+      this._note,
+      data.at.length > 1
+        ? `${duration(last - first)} are kept, a value every ${duration(data.step_s)}; a gap is time without figures.`
+        : "No history yet: the first figures come within a minute.",
+    );
     for (const figure of this._figures) figure.update(data);
     this._fillTable(this._details.open);
   }
@@ -184,10 +247,20 @@ export class History {
     const every = Math.max(1, Math.ceil(data.at.length / 48));
     const rows = [];
     for (let i = data.at.length - 1; i >= 0; i -= every) {
-      const cells = PLOTS.flatMap((plot) => plot.columns.map((column) => plot.text(/** @type {(number|null)[]} */ (data[column])[i]) ?? "–"));
-      rows.push([new Date(data.at[i] * 1000).toLocaleString("en-GB", { weekday: "short", hour: "2-digit", minute: "2-digit" }), ...cells]);
+      const cells = PLOTS.flatMap((plot) =>
+        plot.columns.map((column) => plot.text(/** @type {(number|null)[]} */ (data[column])[i]) ?? "–"),
+      );
+      rows.push([
+        new Date(data.at[i] * 1000).toLocaleString("en-GB", { weekday: "short", hour: "2-digit", minute: "2-digit" }),
+        ...cells,
+      ]);
     }
-    const heads = ["Time", ...PLOTS.flatMap((plot) => plot.names.map((name) => (plot.names.length > 1 ? `${plot.title}, ${name}` : plot.title)))];
+    const heads = [
+      "Time",
+      ...PLOTS.flatMap((plot) =>
+        plot.names.map((name) => (plot.names.length > 1 ? `${plot.title}, ${name}` : plot.title)),
+      ),
+    ];
     this._table.replaceChildren(framed(table("History", heads, rows), "Table of history"));
   }
 }

@@ -52,8 +52,10 @@ export class Links {
     const known = new Set(model.links.flatMap((link) => [link.source, link.target]));
     const servers = model.servers.filter((server) => known.has(server.peer));
     servers.sort((a, b) => a.start - b.start || a.end - b.end || (a.peer < b.peer ? -1 : 1));
-    const note = "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
-    if (servers.length <= MATRIX_MOST) place.replaceChildren(element("p", "note", note), framed(matrix(servers, model.links), "Matrix of round trips"));
+    const note =
+      "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
+    if (servers.length <= MATRIX_MOST)
+      place.replaceChildren(element("p", "note", note), framed(matrix(servers, model.links), "Matrix of round trips"));
     else place.replaceChildren(...this._list(model));
   }
 
@@ -68,7 +70,9 @@ export class Links {
       this._all = !this._all;
       this._draw();
     });
-    const text = this._all ? `All ${count(total)} links, the slowest first.` : `The ${shown.length} slowest of ${count(total)} links.`;
+    const text = this._all
+      ? `All ${count(total)} links, the slowest first.`
+      : `The ${shown.length} slowest of ${count(total)} links.`;
     const tools = total > LISTED ? [more] : [];
     return [element("p", "note", text, " ", ...tools), framed(list(shown, names), "List of links")];
   }
@@ -104,7 +108,13 @@ function matrix(servers, links) {
     for (const target of servers) row.append(matrixCell(source, target, by.get(`${source.peer} ${target.peer}`)));
     body.append(row);
   }
-  return element("table", "matrix", element("caption", "unseen", "Round trips between servers"), element("thead", "", head), body);
+  return element(
+    "table",
+    "matrix",
+    element("caption", "unseen", "Round trips between servers"),
+    element("thead", "", head),
+    body,
+  );
 }
 
 /** @param {Server} source @param {Server} target @param {Link|undefined} link */
@@ -119,7 +129,11 @@ function matrixCell(source, target, link) {
     unknown.title = "not measured";
     return unknown;
   }
-  const cell = element("td", `${speed(link.rtt_s)}${link.estimated ? " estimated" : ""}`, element("b", "", rttText(link)));
+  const cell = element(
+    "td",
+    `${speed(link.rtt_s)}${link.estimated ? " estimated" : ""}`,
+    element("b", "", rttText(link)),
+  );
   if (link.goodput_mbps !== null) cell.append(element("small", "", megabits(link.goodput_mbps) ?? ""));
   if (link.noop_age_s !== null) cell.append(element("small", "", `no-op ${seconds(link.noop_age_s)}`));
   return cell;
@@ -128,7 +142,8 @@ function matrixCell(source, target, link) {
 /** @param {Link[]} links @param {Map<string, Server>} servers */
 function list(links, servers) {
   const head = element("tr");
-  for (const text of ["From", "To", "Round trip", "Goodput", "No-op age"]) head.append(scoped(element("th", "", text), "col"));
+  for (const text of ["From", "To", "Round trip", "Goodput", "No-op age"])
+    head.append(scoped(element("th", "", text), "col"));
   const body = element("tbody");
   for (const link of links) {
     const names = [link.source, link.target].map((peer) => {
@@ -136,9 +151,17 @@ function list(links, servers) {
       return element("td", "", server ? named(server) : peer.slice(-8));
     });
     const rtt = element("td", `number ${speed(link.rtt_s)}`, rttText(link));
-    body.append(element("tr", "", ...names, rtt, measured(megabits(link.goodput_mbps)), measured(seconds(link.noop_age_s))));
+    body.append(
+      element("tr", "", ...names, rtt, measured(megabits(link.goodput_mbps)), measured(seconds(link.noop_age_s))),
+    );
   }
-  return element("table", "plain links", element("caption", "unseen", "Links between servers"), element("thead", "", head), body);
+  return element(
+    "table",
+    "plain links",
+    element("caption", "unseen", "Links between servers"),
+    element("thead", "", head),
+    body,
+  );
 }
 
 /** @param {string|null} text */

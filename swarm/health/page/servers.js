@@ -1,6 +1,6 @@
 // The table of servers: sorted by any column, filtered, and as quick with 500 as with 3.
 
-/** @import {Model, Server} from "./types.js" */
+/** @import {Link, Model, Server} from "./types.js" */
 /** @import {Column, Context} from "./columns.js" */
 
 import { COLUMNS, outgoing } from "./columns.js";
@@ -18,14 +18,22 @@ export class Servers {
     this._context = { layers: 1, outgoing: new Map() };
     /** @type {Model|null} */
     this._model = null;
+    /** @type {Link[]|null} */
     this._links = null;
-    this._filter = this._makeFilter();
+    this._input = element("input");
+    this._select = element("select");
+    this._turn = element("button", "small");
+    /** @type {HTMLElement[]} */
+    this._heads = [];
     this._count = element("p", "note count");
     this._count.setAttribute("role", "status");
     this._body = element("tbody");
     this._body.setAttribute("role", "rowgroup");
     this._table = this._makeTable();
-    one("servers").append(element("div", "tools", ...this._filter, this._makeSorter(), this._count), framed(this._table, "Table of servers"));
+    one("servers").append(
+      element("div", "tools", ...this._makeFilter(), this._makeSorter(), this._count),
+      framed(this._table, "Table of servers"),
+    );
     this._markOrder();
   }
 
@@ -52,7 +60,9 @@ export class Servers {
   _place() {
     const wanted = this._input.value.trim().toLowerCase().split(/\s+/);
     const shown = [...this._rows.values()].filter((row) => wanted.every((word) => row.text.includes(word)));
+    const focused = /** @type {HTMLElement|null} */ (document.activeElement);
     arrange(this._body, sorted(shown, this._order.column, this._order.down, this._context));
+    if (focused !== document.activeElement && this._body.contains(focused)) focused?.focus({ preventScroll: true });
     attribute(this._table, "aria-rowcount", String(shown.length + 1));
     const all = plural(this._rows.size, "server");
     write(this._count, shown.length === this._rows.size ? all : `${shown.length} of ${all}`);
@@ -61,7 +71,6 @@ export class Servers {
   _makeFilter() {
     const label = element("label", "", "Filter");
     label.htmlFor = "filter";
-    this._input = element("input");
     this._input.id = "filter";
     this._input.type = "search";
     this._input.placeholder = "name, peer or state";
@@ -74,7 +83,6 @@ export class Servers {
   _makeSorter() {
     const label = element("label", "", "Sort by");
     label.htmlFor = "sort";
-    this._select = element("select");
     this._select.id = "sort";
     for (const column of COLUMNS) {
       const option = element("option", "", column.label);
@@ -85,7 +93,6 @@ export class Servers {
       const column = COLUMNS.find((column) => column.key === this._select.value);
       if (column) this._sortBy(column, false);
     });
-    this._turn = element("button", "small");
     this._turn.type = "button";
     this._turn.addEventListener("click", () => this._sortBy(this._order.column, !this._order.down));
     return element("span", "narrow", label, " ", this._select, " ", this._turn);

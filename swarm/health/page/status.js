@@ -60,8 +60,14 @@ export class Status {
     const late = this._live && old_s !== null && old_s > DIRECTORY_OLD_S;
     const when = observer.directory_at === null ? "it has not answered yet" : `it last answered ${duration(old_s)} ago`;
     hide(one("problem"), !observer.problem && !late);
-    write(one("problem"), observer.problem ? `${observer.problem} (the directory: ${when})` : `The directory is silent: ${when}.`);
-    write(one("observer"), `watching since ${moment(observer.since_at)}, as …\u2060${observer.peer.slice(-8)}, ${observer.software}`);
+    write(
+      one("problem"),
+      observer.problem ? `${observer.problem} (the directory: ${when})` : `The directory is silent: ${when}.`,
+    );
+    write(
+      one("observer"),
+      `watching since ${moment(observer.since_at)}, as …\u2060${observer.peer.slice(-8)}, ${observer.software}`,
+    );
   }
 
   /** @param {string} text @param {string} said */

@@ -39,8 +39,18 @@ function whole(old, patch) {
   for (const [source, target] of patch.links_gone ?? []) links.push([source, target, null]);
   return {
     ...patch.model,
-    servers: merged(old.servers, servers, ({ peer }) => peer, () => ""),
-    links: merged(old.links, links, ({ source }) => source, ({ target }) => target),
+    servers: merged(
+      old.servers,
+      servers,
+      ({ peer }) => peer,
+      () => "",
+    ),
+    links: merged(
+      old.links,
+      links,
+      ({ source }) => source,
+      ({ target }) => target,
+    ),
   };
 }
 

@@ -15,15 +15,24 @@ function known(text) {
 }
 
 export const count = known((x) => plain.format(x));
-export const milliseconds = known((s) => (s === 0 ? "0 ms" : s < 0.00001 ? "<0.01 ms" : `${significant(s * 1000, 3)} ms`));
+export const milliseconds = known((s) =>
+  s === 0 ? "0 ms" : s < 0.00001 ? "<0.01 ms" : `${significant(s * 1000, 3)} ms`,
+);
 export const seconds = known((s) => (s < 1 ? /** @type {string} */ (milliseconds(s)) : `${significant(s, 3)} s`));
 export const percent = known((x) => (x > 0 && x < 0.01 ? "<1 %" : `${Math.floor(x * 100 + 1e-9)} %`));
 export const rate = known((x) => `${significant(x, 3)} tokens/s`);
-export const megabits = known((x) => (x >= 1000 ? `${significant(x / 1000, 3)} Gbit/s` : `${significant(x, 3)} Mbit/s`));
-export const bytes = known((x) => (x >= 2 ** 30 ? `${significant(x / 2 ** 30, 3)} GiB` : `${significant(x / 2 ** 20, 3)} MiB`));
+export const megabits = known((x) =>
+  x >= 1000 ? `${significant(x / 1000, 3)} Gbit/s` : `${significant(x, 3)} Mbit/s`,
+);
+export const bytes = known((x) =>
+  x >= 2 ** 30 ? `${significant(x / 2 ** 30, 3)} GiB` : `${significant(x / 2 ** 20, 3)} MiB`,
+);
 
 /** Tokens, shortened above 10,000 (12.3k). */
-export const tokens = known((x) => `${x >= 1e6 ? `${significant(x / 1e6, 3)}M` : x >= 1e4 ? `${significant(x / 1e3, 3)}k` : plain.format(x)} tokens`);
+export const tokens = known(
+  (x) =>
+    `${x >= 1e6 ? `${significant(x / 1e6, 3)}M` : x >= 1e4 ? `${significant(x / 1e3, 3)}k` : plain.format(x)} tokens`,
+);
 
 /** A length of time for people, two units at most: 4 s, 12 min, 3 h 20 min, 5 d 2 h. */
 export const duration = known((s) => {
@@ -36,7 +45,11 @@ export const duration = known((s) => {
 
 /** How long ago something was, in one unit: 14 h. */
 export const ago = known((s) => {
-  const units = /** @type {[number, string][]} */ ([[86400, "d"], [3600, "h"], [60, "min"]]);
+  const units = /** @type {[number, string][]} */ ([
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+  ]);
   const [size, name] = units.find(([size]) => s >= size) ?? [1, "s"];
   return `${Math.max(0, Math.floor(s / size))} ${name}`;
 });
