@@ -20,7 +20,7 @@ from swarm.health.parameters import read_digest, read_events, read_history, read
 from swarm.health.prometheus import CONTENT_TYPE, EventCounts, Scrape, text
 from swarm.health.source import Source
 from swarm.health.stream import HEADERS, EventStream, Places
-from swarm.runtime.http import NOTE, Crossing, crossed, guarded, header_setter, logged
+from swarm.runtime.http import NOTE, PIECE_BYTES, Crossing, PacedResponse, crossed, guarded, header_setter, logged
 
 API = "/api/v1"
 TYPES = {
@@ -178,7 +178,7 @@ class Body:
     keep: str = LOOK_AGAIN
 
 
-def reply(request: web.Request, body: Body, *, packed: Callable[[], bytes] | None = None) -> web.Response:
+def reply(request: web.Request, body: Body, *, packed: Callable[[], bytes] | None = None) -> web.StreamResponse:
     """The body, or that the asker has it already; packed where that is worth it and taken.
 
     ``packed`` gives its gzip form where that is at hand.
@@ -192,8 +192,9 @@ def reply(request: web.Request, body: Body, *, packed: Callable[[], bytes] | Non
     if len(data) >= WORTH_PACKING_BYTES and takes_gzip(request):
         headers["Content-Encoding"] = "gzip"
         data = packed() if packed is not None else gzip.compress(data, mtime=0)
-    charset = None if body.content_type == "application/octet-stream" else "utf-8"
-    return web.Response(body=data, content_type=body.content_type, charset=charset, headers=headers)
+    charset = "" if body.content_type == "application/octet-stream" else "; charset=utf-8"
+    headers["Content-Type"] = body.content_type + charset
+    return PacedResponse(data, headers=headers) if len(data) > PIECE_BYTES else web.Response(body=data, headers=headers)
 
 
 def takes_gzip(request: web.Request) -> bool:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,37 @@ class HttpLimits:
     linger_s: float = 2.0
 
 
+PIECE_BYTES = 64 * 1024
+"""Of a body, handed to a connection at once."""
+BODY_S = 60.0
+"""For a body to be taken."""
+
+
+class PacedResponse(web.StreamResponse):
+    """A body given out no faster than it is taken, and cut off after ``limit_s``: what was handed to a connection is
+    copied for it, so that readers who do not read would take memory as often as the whole body is large."""
+
+    def __init__(self, data: bytes, *, headers: Mapping[str, str], limit_s: float = BODY_S) -> None:
+        super().__init__(headers=headers)
+        self.content_length = len(data)
+        self._data = data
+        self._limit_s = limit_s
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write all of it. Raises ``ConnectionResetError`` if the reader is gone, or took too long."""
+        request = self._req
+        try:
+            async with asyncio.timeout(self._limit_s):
+                if request is not None and request.method != "HEAD" and not self._eof_sent:
+                    for start in range(0, len(self._data), PIECE_BYTES):
+                        await self.write(self._data[start : start + PIECE_BYTES])
+                await super().write_eof(data)
+        except TimeoutError:
+            if request is not None and request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the reader does not read") from None
+
+
 class HttpServer:
     """An application's connections, from the first door it listens at to the end. Idempotent where it ends."""
 
@@ -234,7 +265,10 @@ class HttpServer:
             idle = next((one for one in here if one not in self._busy), None)
             if idle is None:
                 return _Turned()
+            transport = idle.transport
             idle.force_close()
+            if transport is not None:
+                transport.abort()  # closed, it would stay for as long as the other side does not read
         return server()
 
 

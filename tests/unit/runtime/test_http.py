@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.errors import ConfigError
-from swarm.runtime.http import Crossing, HttpLimits, HttpServer, crossed, guarded, header_setter, host_allowed
+from swarm.runtime.http import (
+    PIECE_BYTES,
+    Crossing,
+    HttpLimits,
+    HttpServer,
+    PacedResponse,
+    crossed,
+    guarded,
+    header_setter,
+    host_allowed,
+)
 
 ORIGIN = "https://example.org"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -162,6 +172,74 @@ async def test_a_newcomer_takes_the_place_of_the_idle_and_of_nobody_else() -> No
             assert b" 200 " in await reader.readline()
         for _, writer in (idle, turned, *asking):
             writer.close()
+
+
+LARGE = bytes(24 * 1024 * 1024)
+"""More than what lies between the two ends of a connection."""
+
+
+def giving(limit_s: float, held: list[asyncio.Transport]) -> Handler:
+    async def give(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        held.append(request.transport)
+        return PacedResponse(LARGE, headers={"Content-Type": "text/plain"}, limit_s=limit_s)
+
+    return give
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return once it holds; fails if that takes ten seconds."""
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to be")
+
+
+@asynccontextmanager
+async def deaf(port: int) -> AsyncIterator[asyncio.StreamReader]:
+    """One that asks, and does not read on its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**12)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def test_a_large_body_is_given_out_as_it_is_taken() -> None:
+    held: list[asyncio.Transport] = []
+    async with serving(handler=giving(30.0, held)) as (_, port), deaf(port) as reader:
+        await until(lambda: held and held[0].get_write_buffer_size())
+        assert held[0].get_write_buffer_size() <= 4 * PIECE_BYTES, "the whole body waits for who does not read"
+        _, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert body == LARGE
+
+
+async def test_the_head_of_a_large_body_tells_its_length() -> None:
+    async with (
+        serving(handler=giving(30.0, [])) as (_, port),
+        aiohttp.ClientSession() as client,
+        client.head(f"http://127.0.0.1:{port}/") as answer,
+    ):
+        assert answer.headers["Content-Length"] == str(len(LARGE))
+
+
+async def test_who_does_not_read_a_large_body_is_cut_off() -> None:
+    held: list[asyncio.Transport] = []
+    async with serving(handler=giving(0.2, held)) as (_, port), deaf(port):
+        await until(lambda: held and held[0].is_closing())
+        assert not held[0].get_write_buffer_size()
+
+
+async def test_a_newcomer_takes_the_place_of_who_does_not_read_at_once() -> None:
+    held: list[asyncio.Transport] = []
+    async with serving(handler=giving(30.0, held), connections=1) as (_, port), deaf(port):
+        await until(lambda: held and held[0].get_write_buffer_size())
+        async with deaf(port):
+            await until(lambda: len(held) == 2)
+            assert held[0].is_closing()
+            assert not held[0].get_write_buffer_size()
 
 
 async def test_a_port_that_is_taken_and_a_name_that_is_none_are_told() -> None:
