@@ -99,19 +99,18 @@ async def test_an_answer_whose_server_dies(swarm: Swarm, seen: Seen) -> None:
 async def test_nothing_that_was_said_is_told(swarm: Swarm, seen: Seen) -> None:
     """No prompt, no answer, no stop string, no message of an error, no name of a server; also where things fail."""
     await swarm.serve(*SPANS, name=NAME)
-    model = swarm.client(heal_timeout_s=1.0)
+    model = swarm.client()
     stream = await model.stream(PROMPT, max_new_tokens=8, ignore_eos=True)
     text = "".join([piece async for piece in stream])
     await model.generate(messages=[{"role": "user", "content": PROMPT}], stop=["a stop string"], max_new_tokens=2)
     with suppress(SwarmError):
         await model.generate(PROMPT, temperature="a word for a number")  # type: ignore[arg-type]
-    moment = Moment()
 
     async def kill(chain: Any) -> None:
         await swarm.crash(chain[1])
 
     with pytest.raises(SwarmError) as caught:
-        await ask(swarm, model, kill, moment=moment)
+        await ask(swarm, swarm.client(heal_timeout_s=1.0), kill)
     told = seen.everything()
     assert "GenerationInterruptedError" in told
     for word in (PROMPT, "whatever", text, "a stop string", "a word for", NAME, str(caught.value)[:40]):
