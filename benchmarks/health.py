@@ -85,7 +85,8 @@ def _mixed(old: SwarmState, new: SwarmState, share: float) -> SwarmState:
 
 def _state(dice: Random, peers: list[str], revision: int) -> SwarmState:
     servers = [_server(dice, peer, number) for number, peer in enumerate(peers)]
-    pairs = [(number % len(peers), (number * 7 + 1) % len(peers)) for number in range(min(LINKS, 16 * len(peers)))]
+    ring = len(peers)
+    pairs = [(place % ring, (place + 1 + place // ring) % ring) for place in range(min(LINKS, ring * (ring - 1)))]
     links = [_link(dice, peers[source], peers[target]) for source, target in pairs]
     model = ModelState(
         model="model@main#0123456789abcdef", name="model", layers=LAYERS, usable=True, sentence="Usable now.",
