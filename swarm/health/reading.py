@@ -25,9 +25,9 @@ MAX_MODELS = 64
 MAX_KNOWN = 512
 """Whose servers are looked for: as many as an index can hold, so that nobody crowds out others by made-up names."""
 READ_AT_ONCE = 16
-"""Models whose servers are read in one round; those with servers go first, the others take turns."""
+"""Models whose servers are read in one round, those that wait longest."""
 TURNS = 4
-"""Of a round, for those without servers, or that had to wait."""
+"""Of a round, for those without servers; the rest is for those with some, so that made-up ones delay none of them."""
 GONE_S = 600.0
 """So long a server is shown whose record ran out without a goodbye,"""
 ENDED_S = 24 * 3600.0
@@ -49,6 +49,8 @@ class ModelRead:
     layers: int = 0
     servers: Mapping[PeerId, Seen] = field(default_factory=dict)
     last_at: float = 0.0
+    turn: int = 0
+    """The round in which its servers were read last, or it was heard of."""
 
     def counting(self) -> tuple[Seen, ...]:
         """Its servers, those left out that announce another number of layers: they are of no model there is."""
@@ -144,7 +146,7 @@ class Reading:
             model = ModelId.parse(entry.model)
             if self._wanted and not self._wanted & {entry.model, model.name, f"{model.name}@{model.revision}"}:
                 continue
-            known = self.models.setdefault(entry.model, ModelRead(model))
+            known = self.models.setdefault(entry.model, ModelRead(model, turn=self._turn))
             known.last_at = now_s
             if not known.servers:
                 known.layers = entry.layer_count
@@ -161,13 +163,16 @@ class Reading:
         return sorted(self.models.values(), key=rank)
 
     def _round(self) -> list[ModelRead]:
-        served = [model for model in self.models.values() if model.servers]
-        chosen = served[: READ_AT_ONCE - TURNS]
-        others = [model for model in self.models.values() if model not in chosen]
-        begin = self._turn % max(len(others), 1)
-        room = READ_AT_ONCE - len(chosen)
-        self._turn += min(room, len(others))
-        return chosen + (others[begin:] + others[:begin])[:room]
+        """Whose servers to read now. Who comes waits behind those who wait: new names come as fast as one likes."""
+        waiting = sorted(self.models.values(), key=lambda model: model.turn)
+        served = [model for model in waiting if model.servers]
+        unserved = [model for model in waiting if not model.servers]
+        first = served[: READ_AT_ONCE - min(TURNS, len(unserved))]
+        chosen = first + unserved[: READ_AT_ONCE - len(first)]
+        self._turn += 1
+        for model in chosen:
+            model.turn = self._turn
+        return chosen
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:

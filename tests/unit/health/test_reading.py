@@ -187,6 +187,33 @@ async def test_made_up_models_crowd_nobody_out() -> None:
         assert "real@main#0123456789abcdef" in desk.shelf.read
 
 
+async def test_models_with_servers_take_turns() -> None:
+    """Whoever was announced first is not read more often: a dozen made-up models would have all others look silent."""
+    desk = Desk()
+    names = [f"a{number:04}@main#0123456789abcdef" for number in range(3 * READ_AT_ONCE)]
+    for name in names:
+        desk.shelf.add(name, ANNA)
+    for _ in range(20):
+        await desk.look()
+    desk.shelf.read.clear()
+    for _ in range(4):
+        await desk.look()
+    assert set(desk.shelf.read) == set(names)
+
+
+async def test_names_made_up_all_the_time_do_not_delay_whom_they_find_waiting() -> None:
+    desk = Desk()
+    for number in range(READ_AT_ONCE):
+        desk.shelf.add(f"served{number}@main#0123456789abcdef", ANNA)
+    desk.shelf.add("real@main#0123456789abcdef")
+    for day in range(20):
+        desk.shelf.index = [entry for entry in desk.shelf.index if not entry.model.startswith("a")]
+        for number in range(40):
+            desk.shelf.add(f"a{day:04}{number:04}@main#0123456789abcdef")
+        await desk.look(INDEX_EVERY_S)
+    assert desk.shelf.read.count("real@main#0123456789abcdef") >= 2
+
+
 async def test_a_model_that_ended_is_forgotten_after_a_day() -> None:
     desk = Desk()
     desk.shelf.add(MODEL)
