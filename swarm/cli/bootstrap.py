@@ -18,7 +18,6 @@ from swarm.cli.outages import follow_outages
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError
-from swarm.core.ids import PeerId
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.files import raise_open_file_limit
 from swarm.runtime.folders import data_folder
@@ -83,18 +82,18 @@ def run(options: argparse.Namespace) -> int:
     console: Console = JsonConsole(sys.stdout) if options.json else HumanConsole(sys.stdout)
     path = options.identity or data_folder() / "bootstrap.key"
     with IdentityLock(path):
-        peer = load_or_create(path).peer_id
+        load_or_create(path)
         with stop_imports():  # what the network needs takes a second to import: mistakes are told before that
             import swarm.cli.neighbourhood
             import swarm.dht.hivemind_directory  # noqa: F401
-        return asyncio.run(_run(options, console, path, peer))
+        return asyncio.run(_run(options, console, path))
 
 
-async def _run(options: argparse.Namespace, console: Console, path: Path, peer: PeerId) -> int:
+async def _run(options: argparse.Namespace, console: Console, path: Path) -> int:
     raise_open_file_limit()
     signals = Signals(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
-        starting = asyncio.create_task(stack.enter_async_context(_node(options, console, path, peer)))
+        starting = asyncio.create_task(stack.enter_async_context(running(options, console, path)))
         await first_of(signals.stop, starting)
         if not starting.done():
             starting.cancel()
@@ -188,8 +187,9 @@ def duration(seconds: float) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _node(options: argparse.Namespace, console: Console, path: Path, peer: PeerId) -> AsyncIterator[Bootstrap]:
-    """Start the peer; initial peers that do not answer are tried on, so that two can name each other."""
+async def running(options: argparse.Namespace, console: Console, path: Path) -> AsyncIterator[Bootstrap]:
+    """The peer with the key at ``path``; initial peers that do not answer are tried on, so that two can name each
+    other. Raises as ``Libp2pTransport.create`` does."""
     from swarm.dht.hivemind_directory import HivemindDirectory
     from swarm.transport.libp2p import Libp2pTransport
     from swarm.transport.options import NatOptions

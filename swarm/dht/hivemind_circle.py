@@ -41,7 +41,10 @@ class HivemindCircle:
 
     async def whereabouts(self) -> dict[str, tuple[str, ...]]:
         """See ``Circle.whereabouts``."""
-        found = await self._node.protocol.p2p._client.list_peers()
+        # Never cancelled, as in ``_connect``.
+        listing = asyncio.ensure_future(self._node.protocol.p2p._client.list_peers())
+        listing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        found = await asyncio.shield(listing)
         return {info.peer_id.to_base58(): tuple(map(str, info.addrs)) for info in found}
 
     async def meet(self, peer: str, addresses: Sequence[str]) -> str:

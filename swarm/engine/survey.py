@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from swarm.engine.capacity import read_bytes_per_s
 from swarm.engine.devices import pick_device
 from swarm.engine.quantize import check_quantization
 
@@ -64,8 +63,3 @@ def try_quantization(quantization: str, device: str) -> None:
 
 def _line(text: str) -> str:
     return " ".join(text.split())[:300]
-
-
-def read_speed(device: str) -> float:
-    """How many bytes of a matrix in float32 ``device`` multiplies by one row in a second. Takes milliseconds."""
-    return read_bytes_per_s(pick_device(device)[0], torch.float32)

@@ -14,20 +14,23 @@ import pytest
 
 NETWORK = "10.231.7"
 """The first three numbers of all addresses; they exist inside the namespaces only."""
+PUBLIC = "45.231.7"
+"""The same, for what is done for public addresses alone."""
 
 
 class Switch:
     """Some network namespaces, each with one address, and one more that holds the bridge between them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, network: str) -> None:
         self._prefix = f"swarm{os.getpid()}"
         self._count = count
+        self._network = network
 
     def name(self, number: int) -> str:
         return f"{self._prefix}-{number}"
 
     def address(self, number: int) -> str:
-        return f"{NETWORK}.{number + 1}"
+        return f"{self._network}.{number + 1}"
 
     def inside(self, number: int) -> list[str]:
         """What to put before a command that shall run in namespace ``number``."""
@@ -63,11 +66,11 @@ class Switch:
 
 
 @contextmanager
-def switch(count: int) -> Iterator[Switch]:
+def switch(count: int, network: str = NETWORK) -> Iterator[Switch]:
     """A switch with ``count`` namespaces; skips the test where there cannot be any."""
     if shutil.which("ip") is None:
         pytest.skip("needs the command ip (iproute2)")
-    built = Switch(count)
+    built = Switch(count, network)
     try:
         try:
             built.build()

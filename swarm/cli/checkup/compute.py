@@ -43,7 +43,9 @@ def _survey() -> Survey:
 
 
 def _speed(device: str) -> Finding:
-    bytes_per_s = import_module("swarm.engine.survey").read_speed(device)
+    capacity, devices = import_module("swarm.engine.capacity"), import_module("swarm.engine.devices")
+    where, _ = devices.pick_device(device)
+    bytes_per_s = capacity.read_bytes_per_s(where, devices.pick_dtype("float32", {}, where))
     return ok("speed", f"reads weights at {bytes_per_s / 1e9:.1f} GB/s: a decode step reads each layer's once")
 
 
