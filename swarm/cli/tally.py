@@ -84,10 +84,11 @@ class Tally:
     def tell(self) -> None:
         """One line for people."""
         now = self.all
-        here = contribution_text(self.own)
+        here, first = contribution_text(self.own), not self._before.models
+        before = "" if first else f" Since {day(now.since_s)}: {contribution_text(now.total)}."
         self._console.event(
             "contributed",
-            f"Contributed by this process: {here}. Since {day(now.since_s)}: {contribution_text(now.total)}.",
+            f"Contributed{'' if first else ' by this process'}: {here}.{before}",
             since=now.since_s,
             process=self.own.as_dict(),
             total=now.total.as_dict(),

@@ -90,7 +90,7 @@ def check_fits(
     if wanted_bytes > allowed:
         raise ConfigError(
             f"layers {span} and KV for {kv_tokens} tokens take {wanted_bytes / 1e9:.2f} GB, and --memory-share "
-            f"{weights.memory_share:g} allows {allowed / 1e9:.2f} GB",
+            f"{weights.memory_share:g} allows {allowed / 1e9:.2f} GB of this device",
             hint="hold fewer layers, use --quantization, or allow more",
         )
 
