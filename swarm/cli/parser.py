@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,38 +46,32 @@ class CommandParser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         needed = [action for action in settable(self) if action.required]
         groups = [group for group in self._mutually_exclusive_groups if group.required]
-        with self._bare([*needed, *groups]):
+        defaults = {action: action.default for action in settable(self)}
+        self._as_declared = (needed, defaults)
+        with _altered([*needed, *groups], "required", False), _altered(defaults, "default", argparse.SUPPRESS):
             parsed, unknown = super().parse_known_args(args, namespace)
         self._fill(parsed, needed, groups)
         return parsed, unknown
 
-    @contextlib.contextmanager
-    def _bare(self, needed: Sequence[Any]) -> Iterator[None]:
-        """Meanwhile the namespace gets only what the command line gives, and nothing is missed in it."""
-        defaults = {action: action.default for action in settable(self)}
-        self._real_defaults = defaults
-        for one in needed:
-            one.required = False
-        for action in defaults:
-            action.default = argparse.SUPPRESS
-        try:
-            yield
-        finally:
-            for action, default in defaults.items():
-                action.default = default
-            for one in needed:
-                one.required = True
-
     def format_help(self) -> str:
-        """Help with the defaults as they are, also while the command line is parsed."""
-        hidden = {action: action.default for action in settable(self)}
-        for action, default in getattr(self, "_real_defaults", {}).items():
-            action.default = default
-        try:
+        """Help with everything as it was declared, also while the command line is parsed; a short usage."""
+        needed, defaults = getattr(self, "_as_declared", ([], {}))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_altered(needed, "required", True))
+            for action, default in defaults.items():
+                stack.enter_context(_altered([action], "default", default))
+            if self.command:
+                stack.enter_context(_altered([self], "usage", self._short_usage()))
             return super().format_help()
-        finally:
-            for action, default in hidden.items():
-                action.default = default
+
+    def _short_usage(self) -> str:
+        """What has to be there by name; the rest as ``[options]``."""
+        words = [f"{a.option_strings[-1]} {a.metavar or a.dest.upper()}" for a in settable(self) if a.required]
+        for action in self._actions:
+            if not action.option_strings:
+                name = str(action.metavar or action.dest).upper()
+                words.append(f"[{name}]" if action.nargs == "?" else name)
+        return " ".join(("%(prog)s", *words, "[options]"))
 
     def _fill(self, parsed: argparse.Namespace, needed: Sequence[argparse.Action], groups: Sequence[Any]) -> None:
         """Add to ``parsed`` what weaker sources give, and the defaults; complain if something is still missing."""
@@ -130,6 +124,19 @@ class CommandParser(argparse.ArgumentParser):
                 parsers += [parser for parser in action.choices.values() if parser.command]
         options = [name for parser in parsers for action in parser._actions for name in action.option_strings]
         return options + [str(one) for action in self._actions for one in action.choices or ()]
+
+
+@contextlib.contextmanager
+def _altered(things: Iterable[Any], name: str, value: object) -> Iterator[None]:
+    """Meanwhile the attribute ``name`` of each of ``things`` is ``value``."""
+    before = [(thing, getattr(thing, name)) for thing in things]
+    try:
+        for thing, _ in before:
+            setattr(thing, name, value)
+        yield
+    finally:
+        for thing, old in before:
+            setattr(thing, name, old)
 
 
 def add_config_options(group: argparse._ArgumentGroup) -> None:
