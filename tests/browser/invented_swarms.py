@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from swarm.health.state import (
 )
 from swarm.scheduling.reasons import layers_text
 
-AT = 1_790_000_000.0
+AT = time.time()
 GREY = ("silent", "ejected")
 
 
@@ -212,7 +213,8 @@ def history(model: str, hours: float, until: float = AT) -> HistoryState:
         return [None if i in hole else dice.uniform(low, high) for i in range(rows)]
 
     return HistoryState(
-        model=model, step_s=step_s, at=at, tokens_per_s=column(20, 60), covered_share=column(0.9, 1.0),
+        model=model, step_s=step_s, at=at, tokens_per_s=column(20, 30), served_tokens_per_s=column(30, 60),
+        covered_share=column(0.9, 1.0),
         servers=[None if i in hole else 40 + i % 7 for i in range(rows)], step_p50_s=column(0.05, 0.08),
         step_p99_s=column(0.1, 0.4),
     )  # fmt: skip

@@ -3,20 +3,23 @@
 import { ago, moment } from "./units.js";
 import { write } from "./dom.js";
 
-const clock = { at: Date.now() / 1000, heard_ms: 0 };
+/** The server's wall time less this page's own, in seconds, as far as is known. */
+let ahead_s = -Infinity;
 
 /** @type {WeakMap<Element, {at: number, after: string, text: string}>} what each age on the page counts from */
 const told = new WeakMap();
 
-/** @param {number} at the server's wall time of what was just heard, in seconds */
+/**
+ * Takes note of what the server's clock has reached. What is heard may be somewhat old, so the latest time counts.
+ * @param {number} at the server's wall time, in seconds since 1970
+ */
 export function heard(at) {
-  clock.at = at;
-  clock.heard_ms = performance.now();
+  ahead_s = Math.max(ahead_s, at - performance.now() / 1000);
 }
 
 /** The server's wall time now, in seconds since 1970. */
 export function now() {
-  return clock.at + (performance.now() - clock.heard_ms) / 1000;
+  return performance.now() / 1000 + ahead_s;
 }
 
 /**

@@ -29,6 +29,7 @@ const untold = (/** @type {Server} */ server) =>
     off: "it answers no questions (--no-stats)",
     unreachable: "this page cannot reach it",
     busy: "it was too busy to answer",
+    invalid: "what it answered is no answer",
   })[server.stats_note] ?? "not asked yet";
 const yes = (/** @type {boolean} */ is) => (is ? "yes" : "no");
 

@@ -2,6 +2,7 @@
 
 /** @import {History as Columns, Model} from "./types.js" */
 
+import { heard } from "./ages.js";
 import uPlot from "./uplot.js";
 import { element, framed, one, table, write } from "./dom.js";
 import { clockTime, count, duration, percent, rate, seconds } from "./units.js";
@@ -25,7 +26,13 @@ const TICKS_S = [60, 300, 600, 1800, 3600, 7200, 10800, 21600];
  */
 /** @type {Plot[]} */
 const PLOTS = [
-  { title: "Tokens per second", columns: ["tokens_per_s"], names: ["served"], text: rate, least: 1 },
+  {
+    title: "Tokens per second",
+    columns: ["tokens_per_s", "served_tokens_per_s"],
+    names: ["a new session, predicted", "all sessions"],
+    text: rate,
+    least: 1,
+  },
   { title: "Layers covered", columns: ["covered_share"], names: ["covered"], text: percent, least: 1, share: true },
   { title: "Servers", columns: ["servers"], names: ["serving"], text: count, least: 3 },
   {
@@ -206,6 +213,7 @@ export class History {
     try {
       const response = await fetch(`api/v1/history?${query}`);
       if (!response.ok) throw new Error(`the server answered ${response.status}`);
+      heard(Date.parse(response.headers.get("date") ?? "") / 1000 || -Infinity);
       const data = await response.json();
       if (asked === this._asked) this._show(data);
     } catch (error) {

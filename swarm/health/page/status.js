@@ -9,8 +9,8 @@ import { duration, moment } from "./units.js";
 
 /** A break shorter than this is not worth a word to someone who listens. */
 const WORTH_SAYING_S = 5;
-/** The directory answers every few seconds; older is a problem even where none is told. */
-const DIRECTORY_OLD_S = 30;
+/** Its last answer is told every 30 s at least; older is a problem even where none is told. */
+const DIRECTORY_OLD_S = 90;
 
 export class Status {
   constructor() {

@@ -2,11 +2,12 @@
 
 /** @import {Model} from "./types.js" */
 
-import { element, kind, one, value, write } from "./dom.js";
+import { element, kind, one, title, value, write } from "./dom.js";
 import { count, percent, rate, seconds } from "./units.js";
 
 /** Moves of one server an hour above which a swarm is restless. */
 const RESTLESS = 1;
+const KNEE = "Up to the knee sessions share what is idle; each one beyond makes the others slower.";
 
 /**
  * @typedef {object} Figure
@@ -14,6 +15,7 @@ const RESTLESS = 1;
  * @property {string|null} value
  * @property {string} [note]
  * @property {string} why there may be no value
+ * @property {string} [about] more of it, for who points at it
  * @property {string} [mark] "warn": a sign of trouble, "bad": trouble
  */
 
@@ -27,12 +29,14 @@ function figures(model) {
       text: "A new session",
       value: rate(model.tokens_per_s),
       note: "predicted",
+      about: "What routing predicts for a new session, from the servers' live metrics.",
       why: "there is no route through all layers",
     },
     {
       text: "All sessions",
       value: rate(model.served_tokens_per_s),
-      note: "by the tails' own word",
+      note: "by the servers' own word",
+      about: "What all sessions together got in the last 60 s.",
       why: "no server that samples tokens told of it",
     },
     {
@@ -40,8 +44,16 @@ function figures(model) {
       value: count(model.sessions),
       note: model.knee_sessions === null ? "knee unknown" : `the knee is at ${count(model.knee_sessions)}`,
       why: "",
+      about: KNEE,
     },
-    { text: "Full", value: percent(model.fullness), note: "sessions by the knee", why: "the knee is not known" },
+    {
+      text: "Full",
+      value: percent(model.fullness),
+      note: "sessions by the knee",
+      why: "the knee is not known",
+      about: KNEE,
+      mark: (model.fullness ?? 0) >= 1 ? "warn" : "",
+    },
     {
       text: "Layers served",
       value: `${model.layers - missing} of ${model.layers}`,
@@ -60,12 +72,14 @@ function figures(model) {
       value: seconds(model.step_p50_s),
       note: model.step_p99_s === null ? "median" : `median; p99 ${seconds(model.step_p99_s)}`,
       why: "no server told of a decode step lately",
+      about: "A decode step at one server, from arrival to leaving, over all servers and the last 60 s.",
     },
     {
       text: "Rebalances",
       value: `${Number(model.rebalances_per_hour.toFixed(1))} an hour`,
       note: restless ? "⚠ servers keep moving" : "servers that moved",
       why: "",
+      about: "Moves of servers to other layers in the last hour. More than one for each server is a sign of trouble.",
       mark: restless ? "warn" : "",
     },
   ];
@@ -84,6 +98,7 @@ class Tile {
     write(this.text, figure.text);
     value(this.value, figure.value, figure.why);
     write(this.note, figure.value === null ? figure.why : (figure.note ?? ""));
+    title(this.root, figure.about ?? "");
     kind(this.root, figure.mark ? `tile ${figure.mark}` : "tile");
   }
 }

@@ -132,7 +132,8 @@
  * @property {string} model
  * @property {number} step_s
  * @property {number[]} at
- * @property {(number|null)[]} tokens_per_s
+ * @property {(number|null)[]} tokens_per_s predicted for a new session
+ * @property {(number|null)[]} served_tokens_per_s to all sessions
  * @property {(number|null)[]} covered_share
  * @property {(number|null)[]} servers
  * @property {(number|null)[]} step_p50_s
