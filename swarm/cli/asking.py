@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from swarm.cli.joining import add_joining, check_joining, joining_text, lan_of
 from swarm.cli.live_line import LiveLine, waiting
@@ -40,7 +41,8 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     add_joining(where)
     where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
                        help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip
-    where.add_argument("--compression", choices=("none", "int8"), default="none", help="of what travels; int8 is lossy")
+    where.add_argument("--compression", choices=("none", "int8"), default="none", help="of rows on their way: int8 "
+                       "takes a quarter of float32, and is lossy (default: none)")  # fmt: skip
     where.add_argument(
         "--identity", type=Path, help="key file of this client, made if missing (default: a new key each time)"
     )
@@ -52,12 +54,18 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--reputation", type=Path, metavar="FILE", help="what is known of servers, see `reputation` "
                        "(default: in the data folder)")  # fmt: skip
     how = parser.add_argument_group("how to answer")
-    how.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="default: 256")
-    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (the default) is greedy")
-    how.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")
-    how.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")
-    how.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="1: off")
-    how.add_argument("--seed", type=int, metavar="N", help="makes sampling repeatable")
+    how.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="length of the answer at most "
+                     "(default: 256)")  # fmt: skip
+    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (the default) always takes the "
+                     "likeliest token; 0.7 is usual for a livelier answer")  # fmt: skip
+    how.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K likeliest tokens "
+                     "(default: 0, off)")  # fmt: skip
+    how.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample among the likeliest tokens that "
+                     "have this probability together (default: 1, off)")  # fmt: skip
+    how.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1, what was said "
+                     "already becomes less likely (default: 1, off)")  # fmt: skip
+    how.add_argument("--seed", type=int, metavar="N", help="of the dice: the same one gives the same answer (default: "
+                     "drawn)")  # fmt: skip
     how.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may repeat")
 
 
@@ -120,6 +128,12 @@ class PrefillLine:
         self._answering = False
         self._phase = ""
         self._began = (0.0, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def __call__(self, progress: Progress) -> None:
         if progress.phase == "decode":

@@ -12,14 +12,20 @@ from swarm.client.request import Options
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.runtime.logs import printable
 
+EXAMPLES = """\
+examples:
+  python -m swarm chat --initial-peers /ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...
+  python -m swarm chat --system "Answer in one sentence." --temperature 0.7 --initial-peers ...
+"""
 HELP = "/undo takes the last exchange back, /new starts again, /quit (or Ctrl-D) leaves. Ctrl-C stops an answer."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"Talk with the model. {HELP}"
-    parser.add_argument("--system", help="instructions the model is given first")
+    parser.add_argument("--system", metavar="TEXT", help="instructions the model is given first")
     parser.add_argument("--context", type=int, metavar="N", help="tokens the conversation may hold (default: 4096)")
     add_question_arguments(parser)
+    parser.epilog = f"{EXAMPLES}\n{parser.epilog}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,17 +68,16 @@ class Talk:
 
     def _turn(self, line: str) -> None:
         self._messages.append({"role": "user", "content": line})
-        progress = PrefillLine()
         asked = self._asked.copy()
         asked["messages"] = self._messages
         try:
-            stream = self._session.stream(progress=progress, **asked)
-            text = _show(stream, progress)
+            with PrefillLine() as progress:
+                stream = self._session.stream(progress=progress, **asked)
+                text = _show(stream, progress)
         except SwarmError as error:
             self._messages.pop()
             if not sys.stdin.isatty():
                 raise  # a script goes by the exit code; a person may ask again
-            progress.clear()
             print(f"\nerror: {printable(str(error))}", file=sys.stderr)
             return
         self._messages.append({"role": "assistant", "content": text})

@@ -16,6 +16,7 @@ from pathlib import Path
 from swarm.cli.asking import summary
 from swarm.cli.config_file import FILE_VARIABLE
 from swarm.cli.generate import safe
+from swarm.cli.live_line import LiveLine, waiting
 from swarm.cli.settings import PREFIX
 from swarm.client.blocking import SwarmModel
 from swarm.client.request import Options
@@ -24,16 +25,27 @@ from swarm.core.spans import Span
 from swarm.models.progress import ProgressLine
 from swarm.models.resolve import resolve
 
+EXAMPLES = """\
+examples:
+  python -m swarm demo
+  python -m swarm demo "Name three uses of beeswax." --servers 2 --max-new-tokens 40
+
+Everything runs on this machine and ends with the answer. The first run fetches the demo model (93 MB); each server then
+loads its own third of the layers, and the chain that answered is told below the text.
+"""
 QUESTION = "In two sentences: why do many small computers together beat one large one?"
 STOP_TIMEOUT_S = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Start three servers on this machine and let them answer a prompt together."
+    parser.epilog = EXAMPLES
     parser.add_argument("prompt", nargs="?", default=QUESTION, help="what to ask (default: a question about swarms)")
     parser.add_argument("--model", default="demo", help="demo (default), a folder, or a Hugging Face id")
     parser.add_argument("--servers", type=int, default=3, metavar="N", help="how many (default: 3)")
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="length of the answer (default: 64)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,10 +80,13 @@ def servers(model: str, spans: Sequence[Span], folder: Path) -> Iterator[list[st
     """
     processes: list[subprocess.Popen[str]] = []
     try:
-        processes.append(_start(model, spans[0], folder, []))
-        peers = [_await_ready(processes[0], spans[0])]
-        processes += [_start(model, span, folder, peers) for span in spans[1:]]
-        peers += [_await_ready(process, span) for process, span in zip(processes[1:], spans[1:], strict=True)]
+        line = LiveLine(sys.stderr, logs=False)
+        with waiting(line, "starting the first server"):
+            processes.append(_start(model, spans[0], folder, []))
+            peers = [_await_ready(processes[0], spans[0], line)]
+        with waiting(line, "starting the others"):
+            processes += [_start(model, span, folder, peers) for span in spans[1:]]
+            peers += [_await_ready(process, span, line) for process, span in zip(processes[1:], spans[1:], strict=True)]
         yield peers
     finally:
         for process in processes:
@@ -89,13 +104,14 @@ def _start(model: str, span: Span, folder: Path, initial_peers: list[str]) -> su
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
 
 
-def _await_ready(process: subprocess.Popen[str], span: Span) -> str:
+def _await_ready(process: subprocess.Popen[str], span: Span, line: LiveLine) -> str:
     address = ""
-    for line in process.stdout or ():
-        event = json.loads(line)
+    for said in process.stdout or ():
+        event = json.loads(said)
         if event["event"] == "banner":
             address = event["addresses"][0]
             mb = event["memory_bytes"] / 1e6
+            line.lift()
             print(f"layers {span}: {event['peer']}, {mb:.0f} MB of weights", file=sys.stderr)
         elif event["event"] == "ready":
             return address

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_joining(where)
     where.add_argument("--head", choices=("auto", "local", "remote"), default="auto",
                        help="who embeds and samples: the servers (auto, remote), or this machine (local)")  # fmt: skip
-    where.add_argument("--compression", choices=("none", "int8"), default="none", help="of what travels; int8 is lossy")
+    where.add_argument("--compression", choices=("none", "int8"), default="none", help="of rows on their way: int8 "
+                       "takes a quarter of float32, and is lossy (default: none)")  # fmt: skip
     where.add_argument("--identity", type=Path,
                        help="key file of this client, made if missing (default: a new key each time)")  # fmt: skip
     _add_http(parser.add_argument_group("who may ask"))

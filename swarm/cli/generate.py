@@ -18,6 +18,13 @@ from swarm.cli.asking import (
 from swarm.core.errors import GenerationInterruptedError
 from swarm.runtime.logs import printable
 
+EXAMPLES = """\
+examples:
+  python -m swarm generate "Why is the sky blue?" --initial-peers /ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...
+  python -m swarm generate "A poem about bees" --temperature 0.8 --seed 7 --initial-peers ...
+  python -m swarm generate - --raw --json --initial-peers ... < start-of-a-text.txt
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Answer one prompt; the text goes to standard output as it comes."
@@ -25,19 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="continue the text as it is, without the chat template")
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object instead")
     add_question_arguments(parser)
+    parser.epilog = f"{EXAMPLES}\n{parser.epilog}"
 
 
 def run(options: argparse.Namespace) -> int:
     prompt = read_prompt(_prompt(options))
     asked = question_options(options)
-    line = PrefillLine()
-    with connect(options) as model:
+    with connect(options) as model, PrefillLine() as line:
         chat = not options.raw and model.has_chat_template
         if chat:
             asked["messages"] = [{"role": "user", "content": prompt}]
         question = None if chat else prompt
         if options.json:
-            print(result_json(model.generate(question, progress=line, **asked)))
+            told = result_json(model.generate(question, progress=line, **asked))
+            line.clear()
+            print(told)
             return 0
         with model.generate(question, stream=True, progress=line, **asked) as stream:
             try:
@@ -47,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
             except GenerationInterruptedError:
                 print(flush=True)
                 raise
-            finally:
-                line.clear()
+            line.clear()
             print(flush=True)
             print(summary(stream.result), file=sys.stderr)
             if options.verbose:

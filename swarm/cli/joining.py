@@ -13,7 +13,8 @@ from swarm.transport.lan import LOOK_S, check_swarm_name
 
 def add_joining(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
     """``--initial-peers``, ``--lan`` and ``--lan-name``, the same in all commands; ``check_joining`` wants one."""
-    group.add_argument("--initial-peers", nargs="+", default=[], metavar="ADDRESS", help="as servers print them")
+    group.add_argument("--initial-peers", nargs="+", default=[], metavar="ADDRESS", help="whom to join through: "
+                       "addresses as servers and `bootstrap` print them; one that answers is enough")  # fmt: skip
     group.add_argument(
         "--lan",
         action="store_true",

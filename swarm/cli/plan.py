@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Say which node of a described cluster should hold which layers."
     parser.epilog = EXAMPLES
     add_cluster_arguments(parser)
-    parser.add_argument("--strategy", choices=tuple(STRATEGIES), default="parallax", help="default: parallax")
+    parser.add_argument("--strategy", choices=tuple(STRATEGIES), default="parallax", help="how layers are "
+                        "shared out (default: parallax, the best for most; the others are for comparison)")  # fmt: skip
     parser.add_argument("--score", choices=SCORES, default="k2_over_s", help="what chooses k (default: k2_over_s)")
     parser.add_argument(
         "--keep-spans", action="store_true",

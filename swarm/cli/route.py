@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Find the fastest chain of servers through a described cluster, and say what it costs."
     parser.epilog = EXAMPLES
     add_cluster_arguments(parser)
-    parser.add_argument("--kv-tokens", type=int, default=1, metavar="N", help="KV room every server must have")
+    parser.add_argument("--kv-tokens", type=int, default=1, metavar="N", help="KV room every server must have, in "
+                        "tokens (default: 1)")  # fmt: skip
     parser.add_argument(
         "--numerics", default="same", metavar="CLASS",
         help='"same" (default): one class for the whole chain; "any": they may mix; or a class like bfloat16+int8',

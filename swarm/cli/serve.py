@@ -38,6 +38,8 @@ RIVALS = (
 """Options that exclude each other: typed, one of them overrides the other of a file or a variable."""
 EXAMPLES = """\
 examples:
+  is this machine fit for it? (the same options, before the server gets them)
+    python -m swarm doctor --model demo
   the first server of a new swarm, holding ten layers of the demo model:
     python -m swarm.server --model demo --num-blocks 10 --new-swarm
   the next one, joining through the address that the first one printed; it takes the layers that need it most:
@@ -69,11 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--new-swarm", action="store_true", help="start a swarm of one's own, for others to join")
     where.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
     where.add_argument("--port", type=int, default=0, help="TCP port to listen on (default: any free one)")
-    where.add_argument("--announce", nargs="+", default=[], metavar="ADDRESS", help="addresses to tell others instead")
-    where.add_argument("--relay", nargs="+", default=[], metavar="ADDRESS", help="relays to use behind a NAT")
+    where.add_argument("--announce", nargs="+", default=[], metavar="ADDRESS", help="addresses to tell others instead "
+                       "of those it finds, like /dns4/me.example.org/tcp/31337")  # fmt: skip
+    where.add_argument("--relay", nargs="+", default=[], metavar="ADDRESS", help="behind a NAT: peers that lend this "
+                       "one their address, as most servers and `bootstrap` do")  # fmt: skip
     where.add_argument("--identity", type=Path, help="key file; made if missing (default: in the data folder)")
     where.add_argument("--public-name", default="", help="what others see beside the peer id")
-    where.add_argument("--region", default="", help="where it stands, in any words: pipelines stay inside a region")
+    where.add_argument("--region", default="", help="where it stands, in any words, like eu-west: "
+                       "pipelines stay inside a region")  # fmt: skip
     _add_moving(parser)
     _add_computing(parser)
     _add_signing(parser)
@@ -97,9 +102,11 @@ def _add_moving(parser: argparse.ArgumentParser) -> None:
 
 def _add_computing(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to compute")
-    how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (ROCm counts as cuda)")
+    how.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (ROCm counts as cuda; "
+                     "default: auto, a GPU if there is one)")  # fmt: skip
     how.add_argument("--dtype", default="auto", choices=("auto", *DTYPE_BYTES), help="auto: the checkpoint's own")
-    how.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of the weights, by bitsandbytes")
+    how.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="of the weights, by "
+                     "bitsandbytes: int8 halves, nf4 quarters what 16 bit take (default: none)")  # fmt: skip
     how.add_argument("--kv-tokens", type=int, metavar="N", help="KV budget over all sessions (default: a quarter of "
                      "free memory, of which --replay-mb is no part)")  # fmt: skip
     how.add_argument("--replay-mb", type=float, metavar="MB", help="main memory for rows that were sent on, to feed "
@@ -109,7 +116,8 @@ def _add_computing(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--max-memory", nargs="+", default=[], metavar="DEVICE=SIZE", help="spread the span over several "
                      "devices, GPUs first: 0=8GB 1=8GB cpu=16GB")  # fmt: skip
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of one forward (default: torch's choice)")
-    how.add_argument("--max-sessions", type=int, default=DEFAULTS.max_sessions, metavar="N", help="at once")
+    how.add_argument("--max-sessions", type=int, default=DEFAULTS.max_sessions, metavar="N",
+                     help=f"sessions at once (default: {DEFAULTS.max_sessions})")  # fmt: skip
     how.add_argument("--idle-timeout", type=float, default=DEFAULTS.idle_timeout_s, metavar="S",
                      help="close a session without a step for this long (default: 300 s)")  # fmt: skip
     how.add_argument("--drain-timeout", type=float, default=DEFAULTS.drain_timeout_s, metavar="S",
