@@ -150,11 +150,12 @@ async def test_a_chain_appears_while_it_makes_tokens_and_goes_when_it_is_old(swa
     async with watching(swarm) as watch:
         swarm.delay(0.005)
         work = asyncio.create_task(session.generate(PROMPT, max_new_tokens=150, ignore_eos=True))
-        state = await seen(watch, lambda state: any(chain.complete for chain in only(state).chains), KILLED_S)
+        state = await seen(watch, lambda state: any(chain.elsewhere_s for chain in only(state).chains), KILLED_S)
         [chain] = only(state).chains
         [of_session] = {key.session for node in nodes for key in node.server.table._sessions}
         assert chain.label == chain_label(of_session).hex()
         assert [stage.peer for stage in chain.stages] == [node.peer for node in nodes]
+        assert chain.complete
         assert chain.period_s is not None
         assert chain.elsewhere_s is not None
         spent = [(stage.wait_s, stage.compute_s, stage.send_s) for stage in chain.stages]
