@@ -168,7 +168,7 @@ export class History {
     this._asked_ms = -Infinity;
     this._note = element("p", "note");
     this._table = element("div");
-    const grid = element("div", "figures", ...this._figures.map((figure) => figure.root));
+    const grid = element("div", "plots", ...this._figures.map((figure) => figure.root));
     const details = element("details", "", element("summary", "", "History as a table"), this._table);
     details.addEventListener("toggle", () => this._fillTable(details.open));
     this._details = details;
