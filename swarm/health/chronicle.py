@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 
 from swarm.health.events import condensed, happened
@@ -17,8 +17,15 @@ GAP_S = 30.0
 KEPT = 1000
 HOUR_S = 3600.0
 BUDGET = 20
-"""Events about one server within ``BUDGET_S``; of one that comes and goes all the time the rest is not told."""
+"""Events about one server, or of one kind about a model or a crowd of its servers, within ``BUDGET_S``; of who comes
+and goes all the time the rest is not told."""
+CROWD = 200
+"""Events about servers, and as many about models, within ``BUDGET_S``: whoever makes up a server a second would have
+all else forgotten."""
 BUDGET_S = 600.0
+OF_MODELS = ("usable", "unusable")
+ALWAYS = ("ejected", "struck")
+"""What is known only here, and so made up by nobody."""
 
 
 class Chronicle:
@@ -34,7 +41,7 @@ class Chronicle:
         self._calm_at: float | None = None
         self._out_at: float | None = None
         self._last_at: float | None = None
-        self._told: deque[tuple[float, str]] = deque(maxlen=KEPT)
+        self._told: deque[tuple[float, str, bool]] = deque()
 
     @property
     def newest(self) -> int:
@@ -86,13 +93,15 @@ class Chronicle:
         return []
 
     def _affordable(self, event: EventState) -> bool:
-        if not event.peer or event.kind == "ejected":
+        if event.kind in ALWAYS:
             return True
         while self._told and self._told[0][0] <= event.at - BUDGET_S:
             self._told.popleft()
-        if Counter(peer for _, peer in self._told)[event.peer] >= BUDGET:
+        subject, of_model = event.peer or f"{event.kind} {event.model}", event.kind in OF_MODELS
+        alike = sum(model == of_model for _, _, model in self._told)
+        if alike >= CROWD or sum(name == subject for _, name, _ in self._told) >= BUDGET:
             return False
-        self._told.append((event.at, event.peer))
+        self._told.append((event.at, subject, of_model))
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sights import MODEL, NOW_S, PEERS, UNREACHED, built, few, heard, report, se
 
 from swarm.core.announcement import State
 from swarm.health.building import NO_PREDICTION, build
-from swarm.health.chronicle import BUDGET, GAP_S, HOUR_S, OUTAGE_S, SETTLE_S, Chronicle
+from swarm.health.chronicle import BUDGET, BUDGET_S, CROWD, GAP_S, HOUR_S, OUTAGE_S, SETTLE_S, Chronicle
 from swarm.health.events import MANY, condensed, happened
 from swarm.health.sight import Repute, Seen, Sight
 from swarm.health.state import EventState, ModelState
@@ -214,6 +215,34 @@ def test_who_comes_and_goes_all_the_time_is_not_told_all_the_time() -> None:
     states = [built([*THREE, server(3, 0, 6)]), built(THREE)]
     kinds = [kind for turn in range(3 * BUDGET) for kind in page.show(states[turn % 2])]
     assert len(kinds) == BUDGET
+
+
+def test_a_server_made_up_every_second_does_not_have_all_else_forgotten() -> None:
+    page, crowd = Told(), built([*THREE, server(3, 0, 6)])
+    page.settle(built(THREE))
+
+    def with_another(number: int) -> ModelState:
+        name = f"made up {number}"
+        return replace(
+            crowd, servers=[replace(one, peer=name) if one.peer == PEERS[3] else one for one in crowd.servers]
+        )
+
+    kinds = Counter(kind for number in range(CROWD) for kind in page.show(with_another(number)))
+    assert kinds["joined"] + kinds["left"] == CROWD
+    assert page.show(built(THREE[:2])) == ["unusable"], "what happens to the model is told all the same"
+    caught = {PEERS[0]: Repute(strikes=2, ejected=True)}
+    assert page.show(built(THREE[:2], repute=caught)) == ["struck", "ejected"], "and what this machine found"
+
+
+def test_a_model_that_flaps_is_not_told_all_the_time() -> None:
+    page = Told()
+    page.settle(built(THREE))
+    states = [built(THREE[:2]), built(THREE)]
+    kinds = Counter(kind for turn in range(3 * BUDGET) for kind in page.show(states[turn % 2]))
+    assert (kinds["usable"], kinds["unusable"]) == (BUDGET, BUDGET)
+    for _ in range(int(BUDGET_S / GAP_S) + 1):
+        assert page.show(states[1], GAP_S) == []
+    assert page.show(states[0]) == ["left", "unusable"]
 
 
 def test_numbers_are_those_of_whoever_keeps_them() -> None:
