@@ -11,6 +11,7 @@ from typing import NoReturn
 from swarm.cli.blocks import Blocks, fields, sentence
 from swarm.cli.console import Console
 from swarm.cli.loading import Loader
+from swarm.cli.rest import draining_text
 from swarm.core.errors import NetworkError
 from swarm.engine.opening import OpenedSpan
 from swarm.scheduling.intents import Choice
@@ -72,7 +73,9 @@ class Mover:
     async def _move(self, choice: Choice) -> None:
         server = self.server
         self._console.event("moving", sentence("Moving to", choice), sessions=len(server.table), **fields(choice))
-        if not await server.drain(server.config.drain_timeout_s):
+        with self._console.waiting(draining_text(server)):
+            drained = await server.drain(server.config.drain_timeout_s)
+        if not drained:
             server.draining = False
             self._console.event("staying", "Staying: sessions are still running.", sessions=len(server.table))
             await self._insist(self.placement.stay)
