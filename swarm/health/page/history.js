@@ -11,7 +11,7 @@ import { clockTime, count, duration, percent, rate, seconds } from "./units.js";
 const Plotter = uPlot;
 const HOURS = [1, 6, 24];
 const AGAIN_S = 30;
-const HEIGHT_PX = 150;
+const HEIGHT_PX = 130;
 const TICKS_S = [60, 300, 600, 1800, 3600, 7200, 10800, 21600];
 
 /** @typedef {any} Chart a uPlot, which comes without types */
@@ -73,6 +73,7 @@ function options(plot, width, pointed) {
       {
         ...axis,
         space: 60,
+        size: 26,
         incrs: TICKS_S,
         values: (/** @type {Chart} */ _, /** @type {number[]} */ ticks) => ticks.map(clockTime),
       },
@@ -152,11 +153,18 @@ class Figure {
     const columns = this._plot.columns.map((column) => /** @type {(number|null)[]} */ (data[column]));
     const texts = columns.map((column) => this._plot.text(column[at]) ?? "–");
     const when = i === null || i === undefined ? "latest" : clockTime(data.at[at]);
-    const known = columns[0].filter((x) => x !== null);
-    const range = known.length
-      ? `, ${this._plot.text(Math.min(...known))} to ${this._plot.text(Math.max(...known))}`
+    write(
+      this._now,
+      `${when} ${texts.join(" / ")}${when === "latest" && columns.length === 1 ? this._range(columns[0]) : ""}`,
+    );
+  }
+
+  /** @param {(number|null)[]} column */
+  _range(column) {
+    const known = column.filter((x) => x !== null);
+    return known.length
+      ? `, between ${this._plot.text(Math.min(...known))} and ${this._plot.text(Math.max(...known))}`
       : "";
-    write(this._now, `${when} ${texts.join(" / ")}${when === "latest" ? range : ""}`);
   }
 }
 
