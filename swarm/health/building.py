@@ -24,7 +24,7 @@ from swarm.health.chains import chains_of
 from swarm.health.figures import rounded, rounded_or_none, stats_of, together, window_s
 from swarm.health.links import links_of
 from swarm.health.sentence import Outlook, sentence
-from swarm.health.sight import NOTHING_HEARD, STRANGER, Heard, Seen, Sight
+from swarm.health.sight import NOTHING_HEARD, STRANGER, Heard, Repute, Seen, Sight
 from swarm.health.state import CoverageState, ModelState, ServerState, StandingState
 from swarm.scheduling.coverage import holders, runs, usable
 from swarm.scheduling.knee import swarm_knee
@@ -277,12 +277,16 @@ def _server(sight: Sight, seen: Seen, checkable: set[PeerId]) -> ServerState:
         rtt_s=rounded_or_none(heard.rtt_s),
         stats=None if report is None else stats_of(report, heard.report_at),
         stats_note=heard.note,
-        standing=StandingState(
-            audited_windows=repute.audited,
-            strikes=repute.strikes,
-            ejected=repute.ejected,
-            accused=repute.accused,
-            spot_checkable=peer in checkable or repute.trusted,
-            proofs=list(repute.proofs),
-        ),
+        standing=_standing(repute, checkable=peer in checkable),
+    )
+
+
+def _standing(repute: Repute, *, checkable: bool) -> StandingState:
+    return StandingState(
+        audited_windows=repute.audited,
+        strikes=repute.strikes,
+        ejected=repute.ejected,
+        accused=repute.accused,
+        spot_checkable=checkable or repute.trusted,
+        proofs=list(repute.proofs),
     )

@@ -48,6 +48,7 @@ DIRECTORY_GRACE_S = 6.0
 """Without an answer of the directory for so long, records are judged by the time of that answer: a server that cannot
 renew them is not to blame."""
 MAX_PROBLEM_CHARS = 200
+UNREADABLE = "this machine's store of reputations cannot be read"
 
 T = TypeVar("T")
 
@@ -164,7 +165,11 @@ class Watch:
             wanted = bytes.fromhex(digest)
         except ValueError:
             return None
-        return await asyncio.to_thread(self._standings.proof, wanted)
+        try:
+            return await asyncio.to_thread(self._standings.proof, wanted)
+        except ConfigError as error:
+            self._complain("standings", UNREADABLE, error)
+            return None
 
     # -- rounds ---------------------------------------------------------------------------------------------
 
@@ -210,7 +215,7 @@ class Watch:
         try:
             self._repute = await asyncio.to_thread(self._standings.read, peers)
         except ConfigError as error:
-            self._complain("standings", "this machine's store of reputations cannot be read", error)
+            self._complain("standings", UNREADABLE, error)
         else:
             self._problems.pop("standings", None)
 

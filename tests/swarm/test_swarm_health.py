@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from swarm.engine.speed import SpanSpeed
 from swarm.health import reading
 from swarm.health.asking import AGAIN_S, IDLE_S
 from swarm.health.state import CoverageState, SwarmState
+from swarm.health.watch import UNREADABLE
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.server.config import ServerConfig
 from swarm.verification.strikes import Policy, struck
@@ -93,7 +96,6 @@ async def test_a_killed_server_is_grey_and_its_layers_a_hole_in_time(
 
         await swarm.serve("1:3", speed=SPEED)
         state = await seen(watch, lambda state: only(state).usable, 5.0)
-        assert kinds(state) == ["silent", "unusable", "joined", "usable"]
         assert dark(state, middle), "nobody takes the dead one's place on the list"
         assert named(state, middle.peer).since_at == server.since_at
 
@@ -299,6 +301,36 @@ async def test_history_and_events_outlive_the_page(swarm: Swarm, tmp_path: Path)
         assert [event.number for event in watch.events()] == list(range(1, len(watch.events()) + 1))
         again = await watch.history(str(swarm.files.model_id), 24.0)
         assert again.at[: len(whole.at)] == whole.at
+
+
+async def test_a_damaged_history_is_moved_aside_told_and_begun_anew(swarm: Swarm, tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_bytes(b"no database" * 1000)
+    await swarm.serve(speed=SPEED)
+    async with watching(swarm, history=path) as watch:
+        await asyncio.sleep(40.0)
+        [event] = watch.events()
+        assert (event.kind, event.number) == ("outage", 1)
+        assert str(tmp_path) not in event.text, "whoever looks at the page is not told of this machine's folders"
+        assert watch.state().observer.problem == ""
+        assert (await watch.history(swarm.files.name, 1.0)).servers[-1] == 3
+    assert path.with_name("history.sqlite.damaged").exists()
+
+
+async def test_a_damaged_store_of_reputations_is_told(swarm: Swarm, tmp_path: Path) -> None:
+    first, *_ = await swarm.serve(speed=SPEED)
+    store = ReputationStore(tmp_path / "reputation.sqlite", swarm.clock)
+    store.change(first.peer, lambda standing: struck(standing, Policy(), b"one"))
+    async with watching(swarm, reputation=store) as watch:
+        assert named(watch.state(), first.peer).standing.strikes == 1
+        with closing(sqlite3.connect(tmp_path / "reputation.sqlite")) as database:
+            database.execute("UPDATE peers SET standing = x'00'")
+            database.commit()
+        state = await seen(watch, lambda state: bool(state.observer.problem), 10.0)
+        assert state.observer.problem == UNREADABLE
+        assert named(state, first.peer).standing.strikes == 1, "what was known before still counts"
+        assert only(state).usable
+    store.close()
 
 
 async def test_a_page_without_a_place_for_its_history_says_so_and_goes_on(swarm: Swarm, tmp_path: Path) -> None:

@@ -50,7 +50,15 @@ def test_whatever_strangers_say_makes_a_state_that_holds_together(seen: Sight) -
     assert {(a, b) for a, b in model.missing} == {(one.start, one.end) for one in _merged(model) if not one.replicas}
     assert model.usable == (not model.missing and model.tokens_per_s is not None)
     assert model.sentence.startswith("Usable now: " if model.usable else "Not usable: ")
-    # chains, links and advice stay within the model, and nothing is negative
+    _check_parts(seen, model, counted)
+    # and it travels as JSON, to the same again
+    text = msgspec.json.encode(model)
+    assert b"Infinity" not in text
+    assert msgspec.json.decode(text, type=ModelState) == model
+
+
+def _check_parts(seen: Sight, model: ModelState, counted: set[str]) -> None:
+    """Chains, links and advice stay within the model, and nothing is negative."""
     for chain in model.chains:
         assert chain.elsewhere_s is None or chain.elsewhere_s >= 0
         assert all(0 <= stage.start < stage.end <= seen.layers for stage in chain.stages)
@@ -64,10 +72,6 @@ def test_whatever_strangers_say_makes_a_state_that_holds_together(seen: Sight) -
     for advice in model.advice:
         assert 0 <= advice.start < advice.end <= seen.layers
         assert shlex.split(advice.command)[:5] == ["python", "-m", "swarm.server", "--model", "demo@main"]
-    # and it travels as JSON, to the same again
-    text = msgspec.json.encode(model)
-    assert b"Infinity" not in text
-    assert msgspec.json.decode(text, type=ModelState) == model
 
 
 def _merged(model: ModelState) -> list[CoverageState]:
