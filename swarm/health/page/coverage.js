@@ -90,7 +90,9 @@ export class Coverage {
   _tell(model) {
     const holes = model.coverage.filter((stretch) => !stretch.replicas);
     const text = one("coverage-text");
-    if (holes.length) {
+    if (!model.coverage.length) {
+      write(text, "Nobody told yet how many layers it has.");
+    } else if (holes.length) {
       write(text, `Missing: layers ${holes.map((hole) => holeText(hole)).join(", ")}.`);
     } else {
       const least = Math.min(...model.coverage.map((stretch) => stretch.replicas));
