@@ -28,6 +28,7 @@ ASKS_PER_S = 100.0
 MAX_ASKED = 1000
 """Servers with a line; those beyond are known from the directory alone."""
 DIALS_AT_ONCE = 32
+"""To servers that were reached before, and as many to those that were not: who is not there keeps no others waiting."""
 DIAL_S = 4.0
 ANSWER_S = 4.0
 """A server that takes longer to say how it is counts as not reached this time."""
@@ -39,7 +40,7 @@ BACKOFF_S = (2.0, 4.0, 8.0, 16.0, 30.0)
 """Once it is out of reach; then the last of these."""
 PATIENCE = 3
 """Answers in a row after which a line that breaks is opened again at once; whose lines break sooner waits his turn."""
-MAX_BUSY_S = 60.0
+MAX_BUSY_S = 45.0
 JITTER = 0.1
 REMEMBERED_RTTS = 8
 """The shortest of so many exchanges counts as the round trip: whatever else happened only made one longer."""
@@ -72,7 +73,7 @@ class Asker:
         self._clock = clock
         self._changed = changed
         self._random = chance or Random()
-        self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
+        self._dials = {known: asyncio.Semaphore(DIALS_AT_ONCE) for known in (False, True)}
         self._tasks = Tasks(self._failed)
         self._visits: dict[PeerId, tuple[_Visit, asyncio.Task[None]]] = {}
         self._stretch = 1.0
@@ -125,8 +126,8 @@ class Asker:
     def tell(self) -> None:
         self._changed()
 
-    async def dial(self, peer: PeerId, target: Target) -> StatusLine:
-        async with self._dials:
+    async def dial(self, peer: PeerId, target: Target, *, known: bool) -> StatusLine:
+        async with self._dials[known]:
             return await StatusLine.open(self._transport, peer, addresses=target.addresses, dial_s=DIAL_S)
 
 
@@ -147,7 +148,8 @@ class _Visit:
     def update(self, target: Target) -> None:
         """What the directory says of it now."""
         other = (target.addresses, target.instance) != (self._target.addresses, self._target.instance)
-        if (other and not self.heard.reached) or (target.loaded and not self._target.loaded):
+        busier = target.loaded and not self._target.loaded and self.heard.note != "busy"
+        if busier or (other and not self.heard.reached):
             self._woken.set()
         self._target = target
 
@@ -161,7 +163,7 @@ class _Visit:
         line: StatusLine | None = None
         answered = False
         try:
-            line = await self._asker.dial(self._peer, self._target)
+            line = await self._asker.dial(self._peer, self._target, known=self.heard.heard_at is not None)
             while True:
                 wait_s = await self._asked(line)
                 answered = True

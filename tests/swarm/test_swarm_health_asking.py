@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,6 +18,7 @@ from swarm.health import asking
 from swarm.health.asking import (
     AGAIN_S,
     BACKOFF_S,
+    DIAL_S,
     DIALS_AT_ONCE,
     IDLE_S,
     JITTER,
@@ -190,12 +192,33 @@ async def test_the_shortest_exchange_is_the_round_trip(scene: Scene) -> None:
     assert 0.06 <= rtt_s <= 0.08
 
 
-async def test_dials_take_turns(scene: Scene) -> None:
-    """Nobody is there: each takes its time to say so, and the rest waits."""
-    scene.asker.follow({PeerId(f"absent{number}"): IDLE for number in range(10 * DIALS_AT_ONCE)})
-    await asyncio.sleep(10.0)
+async def test_who_is_not_there_keeps_nobody_waiting_who_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dials into the void take their time, and those that were not reached before take turns for them."""
+    server, dial = await scene.server(), MemoryTransport.dial
+    at_once = most = 0
+
+    async def slow(self: MemoryTransport, peer: PeerId, protocol: str, **options: Any) -> Stream:
+        nonlocal at_once, most
+        at_once, most = at_once + 1, max(most, at_once + 1)
+        try:
+            if peer != server.peer_id:
+                await asyncio.sleep(DIAL_S)
+            return await dial(self, peer, protocol, **options)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(MemoryTransport, "dial", slow)
+    there = {server.peer_id: IDLE}
+    scene.asker.follow(there)
+    await asyncio.sleep(30.0)
+    scene.asker.follow(there | {PeerId(f"absent{number}"): IDLE for number in range(10 * DIALS_AT_ONCE)})
+    await asyncio.sleep(5.0)
+    await scene.network.kill(server.peer_id)
+    await asyncio.sleep(AGAIN_S + 0.2)
+    assert scene.asker.heard()[server.peer_id].reached is False
+    await asyncio.sleep(100.0)
     assert all(one.reached is False for one in scene.asker.heard().values())
-    assert not scene.asker.heard()[PeerId("absent0")].report
+    assert DIALS_AT_ONCE <= most <= DIALS_AT_ONCE + 1
 
 
 async def test_its_own_node_is_not_asked(scene: Scene) -> None:
