@@ -6,6 +6,7 @@ model's name is left out.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -28,6 +29,8 @@ MOST_SHARE = 0.5
 PLACEHOLDER = "NAME"
 MAX_CONTACTS = 2
 """Addresses in one command: a second in case the first is gone by then."""
+_PLAIN = re.compile(r"[A-Za-z0-9._:/-]+")
+"""All that an address needs, and nothing that any shell reads as more than a letter: not all shells quote alike."""
 
 
 def advice(replicas: Sequence[int], slowest: Sequence[Span], model: str, contacts: Sequence[str]) -> list[AdviceState]:
@@ -101,6 +104,8 @@ def _rank(address: str) -> int:
 
 
 def _whole(address: str) -> bool:
+    if not _PLAIN.fullmatch(address):
+        return False
     try:
         to_bytes(address)
     except ConfigError:
