@@ -177,6 +177,17 @@ def test_a_file_satisfies_what_is_required(tmp_path: Path, capsys: pytest.Captur
     assert "required: --cluster" in capsys.readouterr().err
 
 
+def test_help_shows_options_as_they_were_declared(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also while a command line is parsed, when nothing is required and no default counts."""
+    parser = parser_of("route")
+    parser.add_argument("--hops", type=int, default=3, help="how many (default: %(default)s)")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    told = capsys.readouterr().out
+    assert told.startswith("usage: swarm route --cluster FILE [options]\n")
+    assert "(default: 3)" in told
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

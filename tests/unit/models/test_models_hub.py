@@ -47,6 +47,7 @@ def test_a_sharded_model_is_known_by_its_index_alone(hub_kit: Callable[..., Any]
     kit = hub_kit(shards=3)
     files = open_it(kit)
     assert files.fingerprint == open_folder(kit.hub.folder).fingerprint
+    assert files.source.to_fetch_bytes() == sum(path.stat().st_size for path in kit.hub.folder.glob("*.safetensors"))
     assert kit.hub.cdn_requests == []
 
 
@@ -65,7 +66,8 @@ def test_a_few_tensors_come_by_byte_ranges(hub_kit: Callable[..., Any]) -> None:
 def test_half_a_shard_or_more_comes_whole_and_checked(hub_kit: Callable[..., Any]) -> None:
     kit = hub_kit()
     names = sorted(kit.data)
-    check(kit, open_it(kit), names)
+    check(kit, files := open_it(kit), names)
+    assert files.source.to_fetch_bytes() == 0
     whole = kit.cache / "hub" / "someone--tiny" / kit.commit / "model.safetensors"
     assert whole.read_bytes() == (kit.hub.folder / "model.safetensors").read_bytes()
     assert not list(whole.parent.glob("*.part"))
