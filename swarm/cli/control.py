@@ -89,7 +89,7 @@ def state_text(said: dict[str, Any], *, resume: bool) -> str:
     if state == "paused":
         return "Told to go on; it is still paused." if resume else "Paused. `python -m swarm resume` goes on."
     if state in ("resting", "waiting"):
-        hours = f" until {local_time(until_s)}" if isinstance(until_s, int | float) else ""
+        hours = f" until {local_time(until_s)}" if isinstance(until_s, int | float) and 0 <= until_s < 1e11 else ""
         return (
             f"No longer paused, but outside its hours{hours}." if resume else f"Paused; outside its hours{hours} too."
         )

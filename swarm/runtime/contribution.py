@@ -138,7 +138,8 @@ class ContributionFile:
 
 
 def _time(value: Any) -> float:
-    return float(value) if _is_figure(value) else 0.0
+    """Wall time that a calendar knows."""
+    return float(value) if _is_figure(value) and value < 1e11 else 0.0
 
 
 def _is_figure(value: object) -> bool:

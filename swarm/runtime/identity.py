@@ -13,6 +13,8 @@ from swarm.core.errors import ConfigError, IdentityInUseError
 from swarm.core.keys import SEED_BYTES, Identity
 
 _MAX_FILE_BYTES = 4096
+MAX_PID = 2**22
+"""Of Linux, and above those of other systems. To signal process 0 is to signal one's own group."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ def holder_of(path: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         holder = os.read(descriptor, 32).decode("ascii", errors="replace").strip()
-        return int(holder) if holder.isdecimal() else None
+        return int(holder) if holder.isdecimal() and 0 < int(holder) <= MAX_PID else None
     finally:
         os.close(descriptor)
     return None

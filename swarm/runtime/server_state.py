@@ -40,13 +40,14 @@ class ServerState:
                 draft.unlink(missing_ok=True)
 
     def read(self, pid: int) -> dict[str, Any]:
-        """What process ``pid`` last said; empty if that was nothing."""
+        """What process ``pid`` last said, its ``state`` and perhaps more; empty if that was nothing."""
         try:
             with self.path.open("rb") as file:
                 said = json.loads(file.read(MAX_FILE_BYTES))
         except (OSError, ValueError, RecursionError):
             return {}
-        return said if isinstance(said, dict) and said.get("pid") == pid else {}
+        ours = isinstance(said, dict) and said.get("pid") == pid and isinstance(said.get("state"), str)
+        return said if ours else {}
 
     def forget(self) -> None:
         """The server has gone."""

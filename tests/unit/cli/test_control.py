@@ -61,6 +61,24 @@ def test_nobody_is_signalled_where_no_server_runs(tmp_path: Path, heard: list[in
     assert not heard
 
 
+@pytest.mark.parametrize("holder", ["0", "-1", "99999999999999999999", "²", ""])
+def test_what_is_no_process_is_not_signalled(tmp_path: Path, heard: list[int], holder: str) -> None:
+    """Process 0 would be our own group."""
+    key = tmp_path / "key"
+    with IdentityLock(key):
+        key.with_name("key.lock").write_text(holder)
+        with pytest.raises(ConfigError, match="no server runs with the key"):
+            pause.run(options(key))
+    assert not heard
+
+
+@pytest.mark.parametrize("said", ['{"pid": %d}', '{"pid": %d, "state": ["paused"]}', "[%d]", '{"pid": %d, "state'])
+def test_a_state_that_makes_no_sense_is_none(tmp_path: Path, said: str) -> None:
+    state = ServerState.of(tmp_path / "key")
+    state.path.write_text(said % os.getpid())
+    assert state.read(os.getpid()) == {}
+
+
 @pytest.mark.parametrize(
     ("said", "paused", "resumed"),
     [
@@ -70,6 +88,7 @@ def test_nobody_is_signalled_where_no_server_runs(tmp_path: Path, heard: list[in
         ({"state": "paused"}, True, False),
         ({"state": "resting", "until": 0.0}, False, True),
         ({"state": "waiting"}, False, True),
+        ({"state": "resting", "until": 1e300}, False, True),
     ],
 )
 def test_when_it_is_done(said: dict[str, Any], paused: bool, resumed: bool) -> None:
