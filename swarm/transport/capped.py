@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
 
 from swarm.core.clock import Clock
 from swarm.core.errors import PeerLostError
 from swarm.core.ids import PeerId
 from swarm.transport.protocol import Stream, StreamHandler, Transport
 
-URGENT_BYTES = 32 * 1024
-"""A write of at most so much is urgent: a decode step's row, a result, a no-op."""
-BULK_SHARE = 0.2
-"""Of the rate, what is kept for large writes while urgent ones could use it all."""
+PATIENT_SHARE = 0.2
+"""Of the rate, what is kept for whoever has waited longest while smaller writes could use it all."""
 PIECE_S = 0.01
 MIN_PIECE_BYTES = 1024
+MAX_PIECE_BYTES = 32 * 1024
 BURST_S = 0.05
 """After a pause so much may leave at once."""
 BUFFER_BYTES = 256 * 1024
@@ -44,19 +45,22 @@ def line_bytes(size_bytes: int) -> int:
 class UplinkCap:
     """Says who may send next so that all together stay under ``mbps`` in the long run. One for all streams of a node.
 
-    Over any time T no more than ``mbps · (T + BURST_S)`` and one piece is let go. Urgent pieces first, in the order in
-    which they were asked for, but of what leaves while bulk waits ``BULK_SHARE`` is bulk.
+    Over any time T no more than ``mbps · (T + BURST_S)`` and one piece is let go. Pieces of the smallest write come
+    first (a decode step's row, a result, a no-op: before prompts), in the order in which they were asked for; but of
+    what leaves while another piece has waited longer, ``PATIENT_SHARE`` is the one that has waited longest. O(streams
+    that wait) a piece.
     """
 
     def __init__(self, mbps: float, clock: Clock) -> None:
         self.mbps = mbps
-        self.piece_bytes = max(MIN_PIECE_BYTES, min(int(1e6 / 8 * mbps * PIECE_S), URGENT_BYTES))
+        self.piece_bytes = max(MIN_PIECE_BYTES, min(int(1e6 / 8 * mbps * PIECE_S), MAX_PIECE_BYTES))
         self._bytes_per_s = 1e6 / 8 * mbps
         self._clock = clock
         self._free_s = float("-inf")
-        self._urgent: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._bulk: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: list[_Piece] = []
+        self._numbers = count()
         self._ahead_bytes = 0.0
+        """By how much the smaller ones have had more than their share."""
         self._running: asyncio.Task[None] | None = None
 
     def take(self, size_bytes: int) -> bool:
@@ -66,37 +70,43 @@ class UplinkCap:
         self._charge(size_bytes)
         return True
 
-    async def turn(self, size_bytes: int, *, urgent: bool) -> None:
-        """Return when a piece may go. Cancelled before, it counts for nothing."""
+    async def turn(self, size_bytes: int, write_bytes: int) -> None:
+        """Return when a piece of a write of ``write_bytes`` may go. Cancelled before, it counts for nothing."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._urgent if urgent else self._bulk).append((size_bytes, granted))
+        self._waiting.append(_Piece(write_bytes, next(self._numbers), size_bytes, granted))
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="uplink cap")
         await granted
 
     async def _run(self) -> None:
         try:
-            while self._urgent or self._bulk:
+            while self._waiting:
                 if (wait_s := self._wait_s()) > 0:
                     await self._clock.sleep(wait_s)
                     continue
-                size_bytes, granted = self._next()
-                if not granted.done():  # else whoever asked was cancelled
-                    self._charge(size_bytes)
-                    granted.set_result(None)
+                piece = self._next()
+                if not piece.granted.done():  # else whoever asked was cancelled
+                    self._charge(piece.size_bytes)
+                    piece.granted.set_result(None)
                     await asyncio.sleep(0)  # it may have another piece to ask for
         finally:
             self._running = None
 
-    def _next(self) -> tuple[int, asyncio.Future[None]]:
+    def _next(self) -> _Piece:
         """Whose turn it is."""
-        if self._urgent and not (self._bulk and self._ahead_bytes >= 0):
-            piece = self._urgent.popleft()
-            self._ahead_bytes += BULK_SHARE * piece[0] if self._bulk else 0.0
-            return piece
-        piece = self._bulk.popleft()
-        self._ahead_bytes = max(self._ahead_bytes - (1 - BULK_SHARE) * piece[0], -float(self.piece_bytes))
-        return piece
+        smallest = min(self._waiting, key=lambda piece: (piece.write_bytes, piece.number))
+        oldest = min(self._waiting, key=lambda piece: piece.number)
+        if oldest is smallest:
+            chosen = smallest
+        elif self._ahead_bytes < 0:
+            chosen = smallest
+            self._ahead_bytes += PATIENT_SHARE * chosen.size_bytes
+        else:
+            chosen = oldest
+            spent_bytes = (1 - PATIENT_SHARE) * chosen.size_bytes
+            self._ahead_bytes = max(self._ahead_bytes - spent_bytes, -float(self.piece_bytes))
+        self._waiting.remove(chosen)
+        return chosen
 
     def _wait_s(self) -> float:
         return self._free_s - BURST_S - self._clock.monotonic_s()
@@ -106,13 +116,24 @@ class UplinkCap:
         self._free_s = max(self._free_s, self._clock.monotonic_s()) + line_bytes(size_bytes) / self._bytes_per_s
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """What waits for its turn: a part of one write, its number in the order of asking."""
+
+    write_bytes: int
+    number: int
+    size_bytes: int
+    granted: asyncio.Future[None]
+
+
 class CappedStream:
     """A stream whose writes wait for their turn; reads are ``inner``'s own."""
 
     def __init__(self, inner: Stream, cap: UplinkCap) -> None:
         self._inner = inner
         self._cap = cap
-        self._held: deque[tuple[memoryview, bool]] = deque()
+        self._held: deque[tuple[memoryview, int]] = deque()
+        """Pieces, each with the size of the write that it is part of."""
         self._held_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
@@ -142,7 +163,7 @@ class CappedStream:
         if self._sending is None and size_bytes <= self._cap.piece_bytes and self._cap.take(size_bytes):
             await self._inner.write(*parts)
             return
-        self._hold(b"".join(parts), urgent=size_bytes <= URGENT_BYTES)
+        self._hold(b"".join(parts))
         while self._held_bytes > BUFFER_BYTES and self._lost is None:
             self._left.clear()
             await self._left.wait()
@@ -162,11 +183,11 @@ class CappedStream:
         self._left.set()
         await self._inner.close()
 
-    def _hold(self, data: bytes, *, urgent: bool) -> None:
+    def _hold(self, data: bytes) -> None:
         whole = memoryview(data)
         for start in range(0, len(whole), self._cap.piece_bytes):
             piece = whole[start : start + self._cap.piece_bytes]
-            self._held.append((piece, urgent))
+            self._held.append((piece, len(whole)))
             self._held_bytes += len(piece)
         if self._sending is None and self._held:
             self._sending = asyncio.create_task(self._send(), name="capped stream")
@@ -174,8 +195,8 @@ class CappedStream:
     async def _send(self) -> None:
         try:
             while self._held:
-                piece, urgent = self._held[0]
-                await self._cap.turn(len(piece), urgent=urgent)
+                piece, write_bytes = self._held[0]
+                await self._cap.turn(len(piece), write_bytes)
                 await self._inner.write(piece)
                 self._held.popleft()
                 self._held_bytes -= len(piece)

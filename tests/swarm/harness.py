@@ -41,7 +41,9 @@ from swarm.models.progress import silent
 from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
 from swarm.server.service import Server, ServerParts
+from swarm.transport.capped import CappedTransport, UplinkCap
 from swarm.transport.memory import LinkShape, MemoryNetwork, MemoryTransport
+from swarm.transport.protocol import Transport
 from swarm.verification.calibration import Calibration
 
 LAYERS = 5
@@ -284,7 +286,10 @@ class Swarm:
         takes_s = 0.0 if speed is UNMEASURED else speed.fixed_s + len(engine.info.span) * speed.tau_s
         recorder: Any = Recorder(engine, rows, takes_s)
         announcer = Announcer(directory, identity, self.clock, base, config)
-        parts = ServerParts(transport, recorder, announcer, self.clock, speed, calibration=calibration)
+        outer: Transport = transport
+        if config.uplink_mbps is not None:
+            outer = CappedTransport(transport, UplinkCap(config.uplink_mbps, self.clock))
+        parts = ServerParts(outer, recorder, announcer, self.clock, speed, calibration=calibration)
         server = Server(parts, config)
         await server.start()
         node = Node(identity, transport, directory, recorder, server, engine.free_tokens, rows)
