@@ -7,12 +7,13 @@ READY := $(VENV)/.ready
 INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
 
 # Tests that need nobody else's time run side by side, a file a worker, and one worker more than cores for the one that
-# mostly waits for a network to come back. Those of real processes run afterwards, two files at a time, the longest first;
-# then those in a browser, for which one swarm is started once.
+# mostly waits for a network to come back. Those of real processes run afterwards, the longest first, on NETWORK_WORKERS;
+# then those in a browser. Files that ask one swarm are one worker's (tests/conftest.py): it is started once.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
+NETWORK_WORKERS ?= 2
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 WAITING := tests/network/test_outage.py
-LONGEST := tests/network/test_chaos.py tests/network/test_leaving.py
+LONGEST := tests/network/test_commands.py tests/network/test_chaos.py tests/network/test_leaving.py
 # With ARGS a selection may leave a run without a test (pytest's exit code 5).
 MAYBE_NONE = $(if $(ARGS),|| test $$? -eq 5)
 CHECKED := swarm $(wildcard benchmarks)
@@ -51,8 +52,8 @@ demo: $(READY)  ## three servers on this machine answer a prompt together
 test: export OMP_NUM_THREADS ?= 1
 test: model browser  ## run the tests (ARGS="-k name" passes options to pytest)
 	$(PY) -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
-	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
-	$(PY) -m pytest -n 2 --dist loadgroup tests/browser $(ARGS) $(MAYBE_NONE)
+	$(PY) -m pytest -n $(NETWORK_WORKERS) $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
+	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) tests/browser $(ARGS) $(MAYBE_NONE)
 
 lint: $(READY)  ## check style, types, who imports whom, and the container file
 	$(VENV)/bin/ruff check .

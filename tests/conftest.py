@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from swarm.models import ModelFiles, resolve
 
@@ -18,6 +21,31 @@ sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: 
 settings.register_profile("swarm", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "swarm"))
+
+
+class SideBySide(LoadScopeScheduling):
+    """Of ``--dist loadfile``: one worker has all tests of a file, and all files that ask one swarm, so it starts once.
+
+    Those files use the fixture ``swarm30``, or name their group with ``xdist_group``. (xdist's own ``loadgroup`` writes
+    groups into ids that pytest 9.2 does not read any more.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0])
+
+
+@cache
+def group_of(file: str) -> str:
+    """Which tests are one worker's; ``file`` is a path from the root of the repository."""
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    if (named := re.search(r'xdist_group\("(\w+)"\)', text)) is not None:
+        return named[1]
+    return "swarm30" if re.search(r"\b(swarm|model|local)30\b", text) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SideBySide | None:
+    """Ours for ``--dist loadfile``, xdist's for everything else."""
+    return SideBySide(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,8 @@ class Command:
     prefix: Sequence[str] = ()
     folder: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    """Lines that ``until`` has read."""
 
     def __post_init__(self) -> None:
         how = [] if self.arguments[0].endswith(".py") else ["-m"]
@@ -86,6 +88,7 @@ class Command:
         """Wait for a line that matches ``pattern`` somewhere; fails if the output ends, or after ``timeout_s``."""
         deadline_s = time.monotonic() + timeout_s
         while (line := self.line(max(deadline_s - time.monotonic(), 0.01))) is not None:
+            self.said.append(line)
             if (found := re.search(pattern, line)) is not None:
                 return found
         raise AssertionError(f"ended before {pattern!r}; standard error: {self.stderr}")

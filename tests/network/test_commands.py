@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -66,31 +65,6 @@ def test_generate_json_from_standard_input(launcher: Any, where: tuple[str, ...]
     assert result["exact"] is True
     assert result["verification"]["problems"] == []
     assert [stage["span"] for stage in result["chain"]] == [[0, 10], [10, 20], [20, 30]]
-
-
-def test_what_a_server_prints_for_others_can_be_copied(launcher: Any, tmp_path: Path) -> None:
-    options = ("--host", "127.0.0.1", "--threads", "1", "--dtype", "float32", "--kv-tokens", "600")
-    identity = ("--identity", str(tmp_path / "own.key"))
-    server = launcher.run("swarm.server", "--model", "demo", "--blocks", "0:30", "--new-swarm", *options, *identity)
-    said = []
-    while not (line := server.line(120.0) or "").startswith("READY  serving layers 0:30"):
-        said.append(line)
-        assert server.process.poll() is None, server.stderr
-    assert any(line.startswith("span      0:30 of 30 layers, with embeddings, with LM head") for line in said)
-    assert any(line.startswith("memory    538.1 MB of weights, KV for 600 tokens") for line in said)
-    assert any("NO GPU FOUND" in line for line in said) or "device    cuda" in "\n".join(said)
-    python, dash_m, *command = shlex.split(said[said.index("and ask with:") + 1])
-    assert (python, dash_m, command[0]) == ("python", "-m", "swarm")
-    asked = launcher.run(*command, "--max-new-tokens", "2")
-    assert output(asked)
-    too_long = launcher.run(*command, "--max-new-tokens", "4000")
-    assert too_long.wait(120.0) == 2
-    assert too_long.stderr.startswith("error: ")
-    assert "no chain of servers has KV room" in too_long.stderr
-    server.note_children()
-    server.signal(signal.SIGINT)
-    assert server.wait() == 0
-    assert "loading weights: " in server.stderr
 
 
 def test_chat_over_a_pipe(launcher: Any, where: tuple[str, ...], model30: SwarmModel) -> None:

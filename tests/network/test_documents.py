@@ -26,6 +26,7 @@ PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 ALL = [block for page in PAGES for block in blocks(page)]
 RUN_S = 120.0
 
+KV_TOKENS = 3000
 FIRST = "python -m swarm.server --model demo --num-blocks 10 --new-swarm"
 SECOND = f"python -m swarm.server --model demo --initial-peers {ADDRESS}"
 """The two servers that README starts; they are the swarm that everything else asks."""
@@ -54,6 +55,7 @@ ENDS = {
     r"python -m swarm plan .*": r"pipeline 1:",
     r"python -m swarm challenge .*": r"(?m)^PASSED",
     r"python -m swarm \S+ --show-config.*": r"",
+    r"python -m swarm contributed": r"sessions?|nothing yet",
     r"python -m swarm\.health .*--once.*": r'"models": \[',
     r"curl .*/v1/chat/completions .*": r'"finish_reason"',
     r"curl .*/api/v1/state": r'"models":',
@@ -86,6 +88,7 @@ class Stage:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "XDG_DATA_HOME": str(self.folder / machine),
             "SWARM_SERVER_HOST": "127.0.0.1",
+            "SWARM_SERVER_KV_TOKENS": str(KV_TOKENS),
             "SWARM_BOOTSTRAP_HOST": "127.0.0.1",
             "SWARM_BOOTSTRAP_PORT": "0",
             "SWARM_GATEWAY_PORT": "0",
@@ -168,6 +171,7 @@ def stage(module_launcher: Any, means: dict[str, str], tmp_path_factory: pytest.
     stage.serve(FIRST)
     yield stage
     stage.end()
+    assert stage.services[SECOND].stderr.startswith("loading weights: ")
 
 
 def test_readme_begins_the_swarm_that_the_rest_asks() -> None:
@@ -198,6 +202,20 @@ def test_one_placeholder_stands_for_an_address(block: Block) -> None:
 def strip(command: str) -> str:
     """Without the comment behind it."""
     return re.sub(r"\s{2,}#.*", "", command)
+
+
+def test_what_a_server_prints_for_others_can_be_copied(stage: Stage) -> None:
+    said = stage.services[SECOND].said
+    assert any(line.startswith("span      0:30 of 30 layers, with embeddings, with LM head") for line in said)
+    assert any(line.startswith(f"memory    538.1 MB of weights, KV for {KV_TOKENS} tokens") for line in said)
+    assert any("NO GPU FOUND" in line for line in said) or "device    cuda" in "\n".join(said)
+    command = said[said.index("and ask with:") + 1].strip()
+    assert command.startswith("python -m swarm generate ")
+    assert stage.run(f"{command} --max-new-tokens 2")
+    too_long = stage.start(f"{command} --max-new-tokens 4000")
+    assert too_long.wait(RUN_S) == 2
+    assert too_long.stderr.startswith("error: ")
+    assert "no chain of servers has KV room" in too_long.stderr
 
 
 @pytest.mark.parametrize("block", [block for block in ALL if block.language == SHELL], ids=str)

@@ -70,8 +70,10 @@ def check(results: Sequence[GenerationResult], references: Sequence[Reference]) 
 
 
 def test_greedy_equals_transformers_with_the_remote_head(model30: SwarmModel, references: list[Reference]) -> None:
+    """A session by itself, for the shortest and the longest prompt; those between them are in the next test too."""
     asked: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
-    check([model30.generate(reference.prompt, **asked) for reference in references], references)
+    alone = [references[0], references[-1]]
+    check([model30.generate(reference.prompt, **asked) for reference in alone], alone)
 
 
 @pytest.mark.parametrize("head", ["local", "remote"])
