@@ -39,6 +39,8 @@ examples:
   for a program, or for a bug report (it says nothing secret):
     python -m swarm doctor --json
 
+What a file or variables say of the server counts for the doctor too, so after that `doctor` alone will do.
+
 Each line is ok, a warning, an error, or unknown (what could not be checked, and how to check it by hand), with the fix
 below it. Nothing is changed, no weights are fetched, and nothing is announced to the swarm. Exit code: 0, or 1 if there
 is an error.
@@ -48,6 +50,7 @@ is an error.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check everything that a server or a client needs, and say how to mend what is wrong."
     parser.epilog = EXAMPLES
+    parser.set_defaults(like="server")
     what = parser.add_argument_group("what is meant to run here")
     what.add_argument("--model", help="demo, a folder, or a Hugging Face id, optionally ID@REVISION: can it be opened, "
                       "does it fit, who serves it (default: not checked)")  # fmt: skip

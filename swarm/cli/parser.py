@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ class CommandParser(argparse.ArgumentParser):
 
     A command's ``add_arguments`` may name options that exclude each other, ``set_defaults(rivals=[("a", "b")])``, and
     options whose variable would mean something else, ``set_defaults(renamed={"api_keys": "api-keys-file"})``; and other
-    ``variables`` that it reads by itself.
+    ``variables`` that it reads by itself; and ``like``, another command whose settings count for it where they fit.
     """
 
     command = ""
@@ -92,10 +93,13 @@ class CommandParser(argparse.ArgumentParser):
         """What variables and the file give, the strongest first; warns of variables that mean nothing."""
         command = Command(self.command, self, getattr(parsed, "renamed", {}), self.others)
         parsed.strays = command.stray(self.environ, getattr(parsed, "variables", ()))
-        layers = list(command.environment(self.environ))
+        own, common = command.environment(self.environ)
+        like: str = getattr(parsed, "like", "")
+        likewise = replace(command, name=like).environment(self.environ)[0] if like else {}
+        layers = [own, likewise, common]
         found = find_file(parsed.config, self.environ)
         if found is not None:
-            layers += command.file(str(found[0]), read_tables(*found), self.commands)
+            layers += command.file(str(found[0]), read_tables(*found), self.commands, like)
         return layers
 
     def _default(self, action: argparse.Action) -> object:

@@ -183,8 +183,10 @@ class Command:
         strays = sorted(name for name in environ if name.startswith(prefix) and name not in mine and name not in known)
         return [f"{name} is no option of {self.name} and does nothing{nearest(name, mine)}" for name in strays]
 
-    def file(self, path: str, tables: Mapping[str, object], commands: Collection[str]) -> tuple[Layer, Layer]:
-        """What a file's table for this command says, and its table for all.
+    def file(
+        self, path: str, tables: Mapping[str, object], commands: Collection[str], like: str = ""
+    ) -> tuple[Layer, Layer, Layer]:
+        """What a file's table for this command says, the table of the command that it is ``like``, and that for all.
 
         Raises ``ConfigError`` that names file, table and key, and says what may stand there.
         """
@@ -195,7 +197,8 @@ class Command:
             if name != COMMON and name not in commands:
                 hint = nearest(name, [COMMON, *commands]).strip(" ()") or f"tables are [{COMMON}] and commands' names"
                 raise ConfigError(f"{path}: there is no command for the table [{name}]", hint=hint)
-        return self._table(path, self.name, tables), self._table(path, COMMON, tables)
+        own, others, common = (self._table(path, name, tables) for name in (self.name, like, COMMON))
+        return own, others, common
 
     def _table(self, path: str, name: str, tables: Mapping[str, object]) -> Layer:
         table, options, layer = tables.get(name, {}), self._options, Layer()
@@ -208,7 +211,7 @@ class Command:
                 raise ConfigError(f"{path}, [{name}]: {both}", hint="leave one of them out")
             written[plain] = key
             if (action := options.get(plain)) is None:
-                if name != COMMON or plain not in self.others():
+                if name == self.name or plain not in self.others():
                     raise self._unknown(path, name, key, options)
                 continue
             try:
@@ -219,8 +222,8 @@ class Command:
         return layer
 
     def _unknown(self, path: str, name: str, key: str, options: Iterable[str]) -> ConfigError:
-        whose = "any command" if name == COMMON else name
-        hint = nearest(key, self.others() if name == COMMON else options).strip(" ()")
+        whose = name if name == self.name else "any command"
+        hint = nearest(key, options if name == self.name else self.others()).strip(" ()")
         return ConfigError(
             f"{path}, [{name}]: {key!r} is no option of {whose}",
             hint=hint or "`--show-config` of the command lists what there is",

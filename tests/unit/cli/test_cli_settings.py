@@ -164,6 +164,23 @@ def test_a_contradiction_in_one_source_is_an_error(tmp_path: Path) -> None:
     assert serve(tmp_path, both, "--new-swarm").initial_peers == [], "the command line has the last word"
 
 
+def test_the_doctor_looks_at_the_server_that_is_described(tmp_path: Path) -> None:
+    text = toml({COMMON: {"port": 1, "device": "cpu"}, "server": {"port": 2, "num-blocks": 4}, "doctor": {"limit": 5}})
+    file = written(tmp_path / "options.toml", text)
+
+    def doctor(**environ: str) -> argparse.Namespace:
+        return parser_of("doctor", environ).parse_args(["--config", str(file)])
+
+    assert (doctor().port, doctor().device, doctor().limit) == (2, "cpu", 5)
+    assert doctor(SWARM_PORT="3").port == 3
+    assert doctor(SWARM_PORT="3", SWARM_SERVER_PORT="4").port == 4
+    assert doctor(SWARM_PORT="3", SWARM_SERVER_PORT="4", SWARM_DOCTOR_PORT="5").port == 5
+    assert doctor().sources["port"] == f"file, {file} [server]"
+    written(file, toml({"server": {"prot": 2}}))
+    with pytest.raises(ConfigError, match=r"\[server\]: 'prot' is no option of any command"):
+        doctor()
+
+
 def test_a_flag_can_be_turned_off_again(tmp_path: Path) -> None:
     assert not serve(tmp_path, toml({"server": {"json": True}}), SWARM_SERVER_JSON="0").json
     assert serve(tmp_path, toml({COMMON: {"json": True}, "server": {"json": False}})).json is False
