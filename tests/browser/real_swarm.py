@@ -10,6 +10,8 @@ from processes_at_hand import Command, Launcher, ServerProcess
 
 NAMES = ("first", "<img src=x onerror=alert(1)>", "third")
 SPANS = ("0:10", "10:20", "20:30")
+ALL_READY_S = 300.0
+"""Five processes start on few cores at once, beside a browser."""
 TALKATIVE = {"max_tokens": 1500, "logit_bias": {"2": -100}}
 """Fields of a request whose answer does not end by itself: token 2 ends the demo model's."""
 
@@ -34,6 +36,7 @@ class RealSwarm:
         health = swarm.launcher.run("swarm.health", *joined, "--no-history")
         gateway = swarm.launcher.run("swarm.gateway", "--model", "demo", *joined)
         for server in swarm.servers:
+            server.event("ready", ALL_READY_S)
             server.ready()
         swarm.health_url = _listening(health)
         swarm.gateway_url = _listening(gateway)

@@ -2,11 +2,13 @@
 
 /** @import {Chain, Model, Stage} from "./types.js" */
 
-import { age, since } from "./ages.js";
+import { age, now, since } from "./ages.js";
 import { attribute, element, hide, Keyed, kind, one, title, write } from "./dom.js";
-import { duration, milliseconds, plural, rate, span } from "./units.js";
+import { duration, milliseconds, plural, rate, seconds, span } from "./units.js";
 
 const SHOWN = 8;
+/** Servers are asked every 2 s while they work. */
+const QUIET_S = 15;
 const PARTS = /** @type {const} */ (["wait", "compute", "send"]);
 const LEGEND = [
   ["wait", "waits in the queue"],
@@ -58,6 +60,16 @@ function place(bar, at_s, long_s, whole_s) {
   bar.style.width = whole_s ? share(long_s) : "0";
 }
 
+/** @param {Chain} chain whether it had a step just now */
+function fresh(chain) {
+  return chain.stages.some((stage) => now() - stage.figures_at < QUIET_S);
+}
+
+/** @param {Chain} chain its place in the order: what runs and is whole comes first */
+function worth(chain) {
+  return 2 * Number(fresh(chain)) + Number(chain.complete);
+}
+
 class ChainView {
   constructor() {
     this.title = element("h4");
@@ -77,11 +89,12 @@ class ChainView {
     const spent_s = chain.stages.map((stage) => (stage.wait_s ?? 0) + (stage.compute_s ?? 0) + (stage.send_s ?? 0));
     const sum_s = spent_s.reduce((sum, time_s) => sum + time_s, 0);
     const whole_s = Math.max(chain.period_s ?? 0, sum_s + (chain.elsewhere_s ?? 0));
-    const each = chain.period_s === null ? "time per token unknown" : `${milliseconds(chain.period_s)} a token`;
-    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "speed unknown"}, ${each}`);
+    const each = chain.period_s === null ? "" : `, ${seconds(chain.period_s)} a token`;
+    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "speed unknown"}${each}`);
     title(this.title, `chain ${chain.label}`);
     const parts = `open for ${duration(chain.open_s)}, ${plural(chain.stages.length, "stage")}`;
-    write(this.note, chain.complete ? parts : `${parts}; not all of its stages are known here`);
+    const quiet = fresh(chain) ? "" : "; no step lately: it waits or is over";
+    write(this.note, `${parts}${chain.complete ? "" : "; not all of its stages are known here"}${quiet}`);
     kind(this.root, chain.complete ? "chain" : "chain partial");
     let before_s = 0;
     const steps = chain.stages.map((stage, i) => {
@@ -124,7 +137,7 @@ export class Chains {
   show(model) {
     this._model = model;
     const names = new Map(model.servers.map((server) => [server.peer, server.name || `…${server.short}`]));
-    const chains = [...model.chains].sort((a, b) => Number(b.complete) - Number(a.complete));
+    const chains = [...model.chains].sort((a, b) => worth(b) - worth(a));
     const shown = this._all ? chains : chains.slice(0, SHOWN);
     this._list.show(
       shown.map((chain) => ({ chain, names })),

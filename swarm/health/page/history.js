@@ -90,7 +90,7 @@ function options(plot, width, pointed) {
       ...plot.columns.map((_, i) => ({
         stroke: () => colour(strokes[i]),
         width: 1.5,
-        points: { show: false },
+        points: { size: 4 },
         spanGaps: false,
       })),
     ],
