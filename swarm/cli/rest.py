@@ -73,7 +73,7 @@ class Rest:
         while why := self._why:
             self.resting = why
             text, fields = self._told(why)
-            self._state.tell("waiting", why=why, **fields)
+            self._state.tell("paused" if why == "owner" else "waiting", why=why, **fields)
             self._console.event("resting", f"Not starting yet: {text}.", why=why, **fields)
             while self._why == why:
                 await self._look()
@@ -81,7 +81,7 @@ class Rest:
 
     async def run(self, server: Server) -> NoReturn:
         """Until cancelled."""
-        self._say_serving(server)
+        self._state.tell("serving")
         while True:
             if self._why:
                 async with self.calm:
@@ -100,7 +100,7 @@ class Rest:
             self.resting = ""
         await server.wake()
         self._console.event("resumed", f"Serving layers {server.parts.engine.info.span} again.")
-        self._say_serving(server)
+        self._state.tell("serving")
 
     async def _drain(self, server: Server) -> None:
         """Let sessions finish, unless it is called off meanwhile."""
@@ -147,10 +147,6 @@ class Rest:
             why=why,
             **fields,
         )
-
-    def _say_serving(self, server: Server) -> None:
-        span = server.parts.engine.info.span
-        self._state.tell("serving", span=[span.start, span.end])
 
 
 def draining_text(server: Server) -> Callable[[float], str]:

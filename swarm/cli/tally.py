@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NoReturn
 
 from swarm.cli.console import Console
@@ -63,7 +64,7 @@ class Tally:
             self._last_s = self._clock.monotonic_s() if serving() else None
             await self._clock.sleep(NOTE_EVERY_S)
             self._count_time()
-            await apart(self.note)
+            await apart(partial(self._note, self.all))
             if self._clock.monotonic_s() - told_s >= TELL_EVERY_S:
                 told_s = self._clock.monotonic_s()
                 self.tell()
@@ -71,13 +72,12 @@ class Tally:
     def close(self) -> None:
         """Note the last minute, and tell what it came to, if it was anything."""
         self._count_time()
-        self.note()
+        self._note(self.all)
         if self.own.sessions:
             self.tell()
 
-    def note(self) -> None:
-        """Write it down if it is news."""
-        now = self.all
+    def _note(self, now: Contributions) -> None:
+        """Write it down if it is news. In any thread, so it reads nothing that the server changes."""
         if now.total != self._written and self._file.write(now):
             self._written = now.total
 

@@ -42,7 +42,7 @@ def test_they_reach_who_holds_the_key(tmp_path: Path, heard: list[int], capsys: 
         assert holder_of(key) == os.getpid()
         ServerState.of(key).tell("paused", why="owner")
         assert pause.run(options(key, wait=5.0)) == 0
-        ServerState.of(key).tell("serving", span=[0, 10])
+        ServerState.of(key).tell("serving")
         assert resume.run(options(key, wait=5.0, json=True)) == 0
     assert heard == [signal.SIGUSR1, signal.SIGUSR2]
     first, second = capsys.readouterr().out.splitlines()

@@ -116,7 +116,7 @@ def test_paused_and_resumed(tmp_path: Path) -> None:
     found = scene(tmp_path)
 
     async def work() -> None:
-        assert found.now() == {"pid": os.getpid(), "state": "serving", "span": [0, 10]}
+        assert found.now() == {"pid": os.getpid(), "state": "serving"}
         await found.flip(True)
         assert found.server.said == ["rest", "rested"]
         assert (found.rest.resting, found.now()["state"]) == ("owner", "paused")
