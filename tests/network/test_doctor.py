@@ -93,6 +93,13 @@ async def test_nobody_answers(closed_port: int) -> None:
     assert set(told) == {"peer", "daemon"}, "what cannot be told is not"
 
 
+async def test_what_is_announced() -> None:
+    """Names of the domain .invalid are never known."""
+    announced = ("/dns4/surely.invalid/tcp/31337", "/ip4/192.168.1.2/tcp/31337", "/dns4/localhost/tcp/31337")
+    told = await looked(Place("127.0.0.1", 0, announced, []), SystemClock())
+    assert levels(told["announce"]) == [Level.ERROR, Level.OK, Level.OK]
+
+
 async def test_without_anybody_to_ask_it_says_what_is_unknown() -> None:
     told = await looked(Place("127.0.0.1", 0, (), []), SystemClock())
     assert {check: levels(found) for check, found in told.items()} == {

@@ -69,6 +69,8 @@ class Network:
     async def look(self) -> None:
         """Run them all, as far as each is possible after those before it. Never raises a network's fault."""
         free = await self._look_at_port()
+        if self.place.announce:
+            await self._step("announce", self._look_at_announced)
         async with AsyncExitStack() as stack:
             started: list[Libp2pTransport] = []
 
@@ -115,6 +117,20 @@ class Network:
         if self.place.port:
             self.report(ok("port", f"{where} is free"))
         return True
+
+    async def _look_at_announced(self, report: Report) -> None:
+        """Names must be known; a private address is of no use to strangers."""
+        loop = asyncio.get_running_loop()
+        for address in self.place.announce:
+            _, kind, host, *_ = address.split("/")
+            try:
+                if kind.startswith("dns"):
+                    await loop.getaddrinfo(host, None)
+            except OSError as fault:
+                what = f"{address}: the name is not known ({fault.strerror})"
+                report(error("announce", what, "mend the DNS record, or announce an address in figures"))
+                continue
+            report(judge_announced(address, self.place.initial_peers))
 
     def _nobody_to_ask(self) -> None:
         fix = "give --initial-peers with an address that a server printed"
@@ -265,6 +281,14 @@ def judge_clock(offsets_s: Sequence[float]) -> Finding:
         what = f"{abs(offset_s):.0f} s {way} other nodes' ({asked}): records live for seconds, so none will count"
         return error("clock", what, "switch on time synchronization: `timedatectl set-ntp true`")
     return ok("clock", f"within {max(abs(offset_s), 0.1):.1f} s of other nodes' ({asked})")
+
+
+def judge_announced(address: str, initial_peers: Sequence[str]) -> Finding:
+    """Whether those who join through ``initial_peers`` could dial ``address``."""
+    if not is_public(address) and any(map(is_public, initial_peers)):
+        what = f"{address} is a private address, and the swarm is on the internet: strangers cannot dial it"
+        return warning("announce", what, "announce the public address that forwards to it, or nothing")
+    return ok("announce", f"{address} is what others will dial")
 
 
 def judge_reach(answer: DialedBack, ports: Sequence[int], met: Sequence[Met]) -> Finding:

@@ -12,7 +12,7 @@ import pytest
 from swarm.cli.checkup.coverage import judge_coverage, judge_models, named
 from swarm.cli.checkup.findings import Check, Finding, Level, Report, run_checks
 from swarm.cli.checkup.model import Wish, judge_room, look_at_model, open_model
-from swarm.cli.checkup.network import Met, judge_clock, judge_reach, judge_relays
+from swarm.cli.checkup.network import Met, judge_announced, judge_clock, judge_reach, judge_relays
 from swarm.core.announcement import Announcement
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
@@ -151,6 +151,13 @@ def test_reach() -> None:
     one(judge_reach(DialedBack(Outcome.REFUSED, why="too many"), [31337], [FAR]), Level.UNKNOWN, "too many", "nc -vz")
     one(judge_reach(DialedBack(Outcome.REFUSED), [31337], [NEAR]), Level.UNKNOWN, "private network", "nc -vz")
     one(judge_reach(DialedBack(Outcome.UNOFFERED), [], [FAR]), Level.UNKNOWN, "no reason given", "PORT")
+
+
+def test_announced() -> None:
+    private, public = "/ip4/192.168.1.2/tcp/31337", "/ip4/45.5.5.1/tcp/31337"
+    one(judge_announced(private, [FAR.address]), Level.WARNING, "strangers cannot dial it")
+    one(judge_announced(private, [NEAR.address]), Level.OK)
+    one(judge_announced(public, [FAR.address]), Level.OK)
 
 
 def test_relays() -> None:
