@@ -86,6 +86,8 @@ class SwarmCache(Cache):  # type: ignore[misc]  # transformers is not type-check
         self.rows: list[Row] = []
         self.mask = torch.zeros(0, 0, dtype=torch.bool)
         """``[batch, length]``: which places of the batch hold a token."""
+        self.ended: set[int] = set()
+        """Rows whose logits nobody reads any more: they are not fed before somebody does."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(batch_size={len(self.rows)}, length={self.get_seq_length()})"
@@ -95,7 +97,8 @@ class SwarmCache(Cache):  # type: ignore[misc]  # transformers is not type-check
     def extend(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> list[npt.NDArray[np.float32]]:
         """Append ``ids`` where ``mask`` holds (both ``[batch, n]``).
 
-        Returns each row's logits ``[m, vocab]``, after those m of the last ``keep`` places that hold a token.
+        Returns each row's logits ``[m, vocab]``, after those m of the last ``keep`` places that hold a token; none of
+        rows that have ``ended``.
         """
         if not self.rows:
             self.rows = [Row(self._feeder.session()) for _ in range(len(ids))]
@@ -105,12 +108,12 @@ class SwarmCache(Cache):  # type: ignore[misc]  # transformers is not type-check
         feeds = {
             index: Feed(row.session, row.held, (*row.tokens[row.held :], *tokens), want, self.room)
             for index, (row, tokens, want) in enumerate(zip(self.rows, new, wants, strict=True))
-            if tokens
+            if tokens and index not in self.ended
         }
         heard = dict(zip(feeds, self._feeder.feed(list(feeds.values())), strict=True))
-        for row, tokens in zip(self.rows, new, strict=True):
+        for index, (row, tokens) in enumerate(zip(self.rows, new, strict=True)):
             row.tokens += tokens
-            row.held = len(row.tokens)
+            row.held = len(row.tokens) if index in feeds else row.held
         self.mask = torch.cat([self.mask, mask], dim=1)
         return [heard.get(index, np.empty((0, 0), np.float32)) for index in range(len(self.rows))]
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 from transformers.generation import GenerateBeamDecoderOnlyOutput, GenerateDecoderOnlyOutput
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
@@ -59,6 +66,19 @@ class _NoGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> NoReturn:
         raise MisuseError(_GRADIENTS)
+
+
+class _TellsCache(StoppingCriteriaList):  # type: ignore[misc]  # transformers is not type-checked here
+    """Tells a cache which rows have ended."""
+
+    def __init__(self, criteria: StoppingCriteriaList, cache: SwarmCache) -> None:
+        super().__init__(criteria)
+        self._cache = cache
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
+        ended: torch.Tensor = super().__call__(input_ids, scores, **more)
+        self._cache.ended.update(ended.nonzero()[:, 0].tolist())
+        return ended
 
 
 class SwarmCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transformers is not type-checked here
@@ -200,6 +220,9 @@ class SwarmCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # 
                 returned = result if isinstance(result, ModelOutput) else None
                 ended(*(result if returned is None else returned.sequences).shape)
         finally:
+            cache = options.get("cache", options.get("past_key_values"))
+            if isinstance(cache, SwarmCache):
+                cache.ended.clear()
             if own is not None and returned is None:
                 own.close()
         return result
@@ -213,6 +236,14 @@ class SwarmCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # 
             model_kwargs.pop(CACHE, None)
         elif isinstance(cache, SwarmCache):
             cache.room = max(cache.room, max_cache_length)
+            if generation_config._eos_token_tensor is not None and generation_config.num_beams == 1:
+                generation_config.swarm_cache = cache  # a copy that lives as long as this generation
+
+    def _get_stopping_criteria(self, generation_config: Any, *others: Any, **more: Any) -> StoppingCriteriaList:
+        """transformers pads a row that has ended until the last one does: what it makes of padding is not asked for."""
+        criteria = super()._get_stopping_criteria(generation_config, *others, **more)
+        cache = generation_config.__dict__.pop("swarm_cache", None)
+        return criteria if cache is None else _TellsCache(criteria, cache)
 
     # -- what transformers asks of a model ------------------------------------------------------------------
 

@@ -222,6 +222,37 @@ def test_a_cache_with_room_over_two_generations(place: Place) -> None:
     assert [sum(node.rows) for node in place.swarm.nodes] == [8, 8, 8], "nothing is computed twice"
 
 
+class Ends(LogitsProcessor):  # type: ignore[misc]  # transformers is not type-checked here
+    """Ends the first row after so many tokens."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, 1] = -torch.inf
+        if input_ids.shape[1] >= self.length:
+            scores[0] = torch.where(torch.arange(scores.shape[1]) == 1, 0.0, -torch.inf)
+        return scores
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_row_that_has_ended_is_not_fed_with_padding(place: Place, sample: bool) -> None:
+    inputs = place.inputs()
+    length = inputs["input_ids"].shape[1]
+    cache = place.model.new_cache(64)
+    for node in place.swarm.nodes:
+        node.rows.clear()
+    found = []
+    for model, given in ((place.model, {"cache": cache}), (place.local, {})):
+        torch.manual_seed(3)
+        ends = LogitsProcessorList([Ends(length + 3)])
+        found.append(model.generate(**inputs, **given, do_sample=sample, max_new_tokens=12, logits_processor=ends))
+    assert torch.equal(*found)
+    assert found[0][0, length + 3 :].tolist() == [1] * 9
+    assert [sum(node.rows) for node in place.swarm.nodes] == [int(inputs["attention_mask"].sum()) + 3 + 11] * 3
+    assert torch.equal(*goes_on(place, found[0], cache)), "what it was not fed it is fed when somebody reads on"
+
+
 def test_a_streamer_in_another_thread(place: Place) -> None:
     streamer = TextIteratorStreamer(place.tokenizer, skip_prompt=True, timeout=60.0)
     asked = {"max_new_tokens": 24, "do_sample": False, **place.inputs("hello")}
