@@ -21,6 +21,8 @@ from swarm.models.progress import Progress
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT_S = 30.0
+CHECKING = ": checking what is here"
+"""Ends the label under which bytes are told that an earlier run has brought."""
 TOLD_BYTES = 1 << 30
 """Reading less than this from a disk takes no time worth telling of."""
 MAX_IDLE_ATTEMPTS = 5
@@ -210,5 +212,5 @@ def _hash_existing(stream: Any, digest: Any, name: str, progress: Progress) -> i
         digest.update(chunk)
         count += len(chunk)
         if total > TOLD_BYTES:
-            progress(f"{name}, checking what is here", count, total)
+            progress(f"{name}{CHECKING}", count, total)
     return count

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from swarm.core.errors import DownloadError, ModelError
-from swarm.models.download import Expected, Remote, RemoteBytes, disk_errors, download
+from swarm.models.download import CHECKING, Expected, Remote, RemoteBytes, disk_errors, download
 from swarm.models.folder import by_file, locate_tensors, read_exactly
 from swarm.models.hub_client import hub_errors, quiet_bar
 from swarm.models.progress import Progress
@@ -190,5 +190,9 @@ class HubTensors:
 
 
 def _shifted(progress: Progress, start: int, total: int) -> Progress:
-    """Report one shard's bytes as part of all that is fetched."""
-    return lambda _label, done, _total: progress(LABEL, start + done, total)
+    """Report one shard's bytes as part of all that is fetched; what is only checked keeps its own line, and speed."""
+
+    def shifted(label: str, done: int, _total: int) -> None:
+        progress(label if label.endswith(CHECKING) else LABEL, start + done, total)
+
+    return shifted

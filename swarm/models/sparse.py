@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -63,17 +63,23 @@ class SparseShard:
             os.truncate(stream.fileno(), self.size)
             if journal.tell():
                 journal.write(b"\n")  # ends a line that a crash cut short
+
+            def moved(count: int) -> None:  # a tensor may have gigabytes
+                nonlocal done
+                done += count
+                progress(self.name, done, total)
+
             for run in _runs(missing):
-                for name, digest, length in self._fetch_run(run, stream):
+                for name, digest in self._fetch_run(run, stream, moved):
                     stream.flush()
                     os.fsync(stream.fileno())
                     journal.write(json.dumps([name, digest]).encode() + b"\n")
                     journal.flush()
-                    done += length
-                    progress(self.name, done, total)
 
-    def _fetch_run(self, run: list[tuple[str, TensorInfo]], stream: BinaryIO) -> Iterator[tuple[str, str, int]]:
-        """Fetch tensors that lie close together; yield (name, sha256, bytes) of each as it is complete."""
+    def _fetch_run(
+        self, run: list[tuple[str, TensorInfo]], stream: BinaryIO, moved: Callable[[int], None]
+    ) -> Iterator[tuple[str, str]]:
+        """Fetch tensors that lie close together; yield (name, sha256) of each as it is complete."""
         start, stop = run[0][1].offset, run[-1][1].offset + run[-1][1].length
         source = RemoteBytes(self.locate, name=self.name, start=start, stop=stop, ranges_required=True)
         chunks = iter(source)
@@ -93,7 +99,8 @@ class SparseShard:
                 digest.update(part)
                 stream.write(part)
                 left -= len(part)
-            yield name, digest.hexdigest(), info.length
+                moved(len(part))
+            yield name, digest.hexdigest()
 
 
 def _runs(infos: Mapping[str, TensorInfo]) -> Iterable[list[tuple[str, TensorInfo]]]:

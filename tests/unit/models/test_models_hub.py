@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from swarm.core.errors import ConfigError, DownloadError, ModelError
 from swarm.models import ModelFiles, resolve, silent
+from swarm.models.download import CHECKING, CHUNK_BYTES
 from swarm.models.folder import open_folder
 
 LAYER = ["model.layers.1.down.weight", "model.layers.1.up.weight"]
@@ -125,6 +127,37 @@ def test_a_download_given_up_goes_on_at_the_next_run(hub_kit: Callable[..., Any]
     assert kit.hub.sent == size - resumed
     assert reports[-1] == (size, size)
     assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_large_tensor_is_told_of_while_it_comes(hub_kit: Callable[..., Any], whole: bool) -> None:
+    kit = hub_kit(rows=16384)
+    names = sorted(kit.data) if whole else LAYER[:1]
+    largest = max(len(kit.data[name]) for name in names)
+    reports: list[int] = []
+    open_it(kit).fetch(names, lambda _, done, total: reports.append(done))
+    steps = [later - earlier for earlier, later in pairwise([0, *reports])]
+    assert min(steps) >= 0
+    assert max(steps) <= 2 * CHUNK_BYTES < largest
+
+
+def test_a_large_part_of_an_earlier_run_is_checked_under_a_name_of_its_own(
+    hub_kit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So its speed, a disk's, is not taken for the network's."""
+    monkeypatch.setattr("swarm.models.download.TOLD_BYTES", 1000)
+    kit = hub_kit(rows=2048)
+    files = open_it(kit)
+    files.tensors(LAYER)
+    kit.hub.cut_after = [700_000] + [0] * 10
+    with pytest.raises(DownloadError):
+        files.fetch(sorted(kit.data), silent)
+    kit.hub.cut_after = []
+    told: dict[str, list[int]] = {}
+    open_it(kit).fetch(sorted(kit.data), lambda label, done, _: told.setdefault(label, []).append(done))
+    checked, fetched = told.values()
+    assert next(iter(told)).endswith(CHECKING)
+    assert checked[-1] == 700_000 < fetched[0]
 
 
 def test_a_wrong_hash_names_the_file_and_keeps_nothing(hub_kit: Callable[..., Any]) -> None:
