@@ -50,7 +50,8 @@ who starts where:
   a developer      python -m swarm generate "Hello" --initial-peers ADDRESS, or gateway for OpenAI's clients
   an onlooker      python -m swarm status --initial-peers ADDRESS, or health for a page that follows a swarm
   who checks       python -m swarm verifier challenges servers; verify-proof and reputation show what was found
-  a first trial    python -m swarm demo: three servers on this machine, no network
+  a swarm's host   python -m swarm bootstrap, at an address that stays: others join through it
+  a first trial    python -m swarm demo: three servers on this machine, and nobody else's
 
 An ADDRESS is what a server or `bootstrap` prints: /ip4/192.0.2.1/tcp/31337/p2p/12D3KooW...
 `COMMAND --help` explains each, with examples. Every option can also be set in a file or by a variable of the
