@@ -108,7 +108,7 @@ async def look(
         layers=wanted.layers or layer_count_of(listings, wanted.entry),
         listings=listings,
         client_rtt_s=await _round_trips(listings, transport, clock),
-        hidden_size=wanted.hidden_size,
+        hidden_size=wanted.hidden_size or (wanted.entry and wanted.entry.hidden_size) or None,
     )
     if not snapshot.layers:
         raise CapacityError(

@@ -24,11 +24,11 @@ CONTACTS_FROM = 8
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What all models are made of; see ``Sight``. ``models`` are an id, its layers and its servers."""
+    """What all models are made of; see ``Sight``. ``models`` are an id, its layers, its hidden size and its servers."""
 
     at: float
     as_of: float
-    models: Sequence[tuple[str, int, Sequence[Seen]]]
+    models: Sequence[tuple[str, int, int | None, Sequence[Seen]]]
     heard: Mapping[PeerId, Heard]
     repute: Mapping[PeerId, Repute]
     contacts: Sequence[str]
@@ -46,7 +46,7 @@ class Looker:
     def look(self, looks: Looks) -> list[ModelState]:
         """The models, those with servers first, then by id. Some 100 ms for 500 servers of 60 layers, on one core."""
         states = {}
-        for model, layers, servers in looks.models:
+        for model, layers, hidden_size, servers in looks.models:
             sight = Sight(
                 model=model,
                 layers=layers,
@@ -55,7 +55,7 @@ class Looker:
                 servers=servers,
                 heard=looks.heard,
                 repute=looks.repute,
-                hidden_size=self._hidden_sizes.get(model),
+                hidden_size=self._hidden_sizes.get(model, hidden_size),
                 contacts=looks.contacts,
                 moves=looks.moves.get(model, 0),
                 chains=_stages(self._states.get(model)),
@@ -68,7 +68,11 @@ class Looker:
 
     def _predicted(self, sight: Sight, serving: Sequence[Listing]) -> Prediction:
         """Routed again only if a record or a distance is another than the last time."""
-        key = sight.layers, [_version(listing, sight.heard.get(listing.peer, NOTHING_HEARD)) for listing in serving]
+        key = (
+            sight.layers,
+            sight.hidden_size,
+            [_version(listing, sight.heard.get(listing.peer, NOTHING_HEARD)) for listing in serving],
+        )
         known = self._predictions.get(sight.model)
         if known is None or known[0] != key:
             known = self._predictions[sight.model] = key, predict(sight, serving)

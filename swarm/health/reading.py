@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,11 +43,13 @@ _DEMO = f"{SMOLLM2.name}@{SMOLLM2.revision}"
 class ModelRead:
     """A model as the directory has it. ``last_at``: when somebody last spoke of it.
 
-    ``layers`` is what most of its servers say, or 0; as long as one of them says so, others who come do not change it.
+    ``layers`` is what most of its servers say, or 0, ``hidden_size`` what most of its entries do; as long as one of
+    them says so, others who come do not change it.
     """
 
     model: ModelId
     layers: int = 0
+    hidden_size: int | None = None
     servers: Mapping[PeerId, Seen] = field(default_factory=dict)
     last_at: float = 0.0
     turn: int = 0
@@ -84,6 +87,15 @@ def _seen_at(old: Seen | None, listing: Listing, now_s: float) -> float:
     return now_s
 
 
+def told_sizes(entries: Sequence[ModelEntry]) -> dict[str, list[int]]:
+    """What is said of each model's rows, that which most say first; models of which nobody says anything left out."""
+    said: dict[str, Counter[int]] = {}
+    for entry in entries:
+        if entry.hidden_size:
+            said.setdefault(entry.model, Counter())[entry.hidden_size] += 1
+    return {model: [size for size, _ in sizes.most_common()] for model, sizes in said.items()}
+
+
 class Reading:
     """What the directory said, brought up to date by ``look``. ``wanted`` restricts it to models of these ids or names
     (``demo`` is the demo model).
@@ -108,7 +120,7 @@ class Reading:
         try:
             now_s = self._clock.monotonic_s()
             if self._index_s is None or now_s - self._index_s >= INDEX_EVERY_S:
-                self._take_index(await self._directory.models())
+                self._take_index(await self._directory.entries())
                 self._index_s = now_s
             reads = [asyncio.create_task(self._read(model)) for model in self._round()]
             if reads:
@@ -150,6 +162,10 @@ class Reading:
             known.last_at = now_s
             if not known.servers:
                 known.layers = entry.layer_count
+        sizes = told_sizes(entries)
+        for name, known in self.models.items():
+            if name in sizes and known.hidden_size not in sizes[name]:
+                known.hidden_size = next(iter(sizes[name]))
         for name, known in list(self.models.items()):
             if not known.servers and now_s - known.last_at > ENDED_S and name not in self._wanted:
                 del self.models[name]

@@ -230,7 +230,7 @@ class Watch:
         looks = Looks(
             at=now_s,
             as_of=now_s if answered_at is None else min(now_s, answered_at + DIRECTORY_GRACE_S),
-            models=[(str(one.model), one.layers, one.counting()) for one in reading.shown()],
+            models=[(str(one.model), one.layers, one.hidden_size, one.counting()) for one in reading.shown()],
             heard=heard,
             repute=self._repute,
             contacts=joined_by(reading, heard, self._options.initial_peers),

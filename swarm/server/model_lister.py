@@ -24,8 +24,9 @@ IDLE_INTERVALS = 3.0
 class ModelLister:
     """Lists the model that ``announcer`` announces, every ``every_s``; in large swarms more rarely."""
 
-    def __init__(self, announcer: Announcer, clock: Clock, *, every_s: float) -> None:
+    def __init__(self, announcer: Announcer, clock: Clock, *, every_s: float, hidden_size: int = 0) -> None:
         self._announcer = announcer
+        self._hidden_size = hidden_size
         self._clock = clock
         self._every_s = every_s
         self._sequence = 0
@@ -69,6 +70,7 @@ class ModelLister:
             peer=announced.peer,
             instance=announced.instance,
             layer_count=announced.layer_count,
+            hidden_size=self._hidden_size,
             sequence=self._sequence,
             expires_s=self._expires_s,
         )

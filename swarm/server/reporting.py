@@ -22,7 +22,8 @@ class Reporting:
     def __init__(self, announcer: Announcer, vitals: Vitals, successors: Successors, config: ServerConfig) -> None:
         clock = vitals.clock
         self._metrics = MetricsReporter(announcer, clock, vitals, Rhythm(config))
-        self._lister = ModelLister(announcer, clock, every_s=config.announce_every_s)
+        hidden_size = vitals.engine.info.hidden_size
+        self._lister = ModelLister(announcer, clock, every_s=config.announce_every_s, hidden_size=hidden_size)
         self._successors = successors
         self._tasks: Tasks | None = None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sights import MODEL, NOW_S, PEERS, UNREACHED, announced, few, heard, metrics, server
 
 from swarm.core.announcement import Reach, State
@@ -78,7 +79,7 @@ class Shelf:
         )
         self.shelves[model] = [listing(peer, model=model) for peer in peers]
 
-    async def models(self) -> Sequence[ModelEntry]:
+    async def entries(self) -> Sequence[ModelEntry]:
         if self.fails:
             raise NetworkError("the directory does not answer")
         return self.index
@@ -167,6 +168,24 @@ async def test_the_layers_that_are_known_are_not_outvoted_by_who_comes_later() -
     desk.shelf.shelves[MODEL] = desk.shelf.shelves[MODEL][1:]
     await desk.look()
     assert model.layers == 4096, "nobody is left who says otherwise"
+
+
+async def test_the_rows_of_a_model_are_as_most_say_and_stay_so() -> None:
+    desk = Desk()
+    for peer, size in zip(PEERS, (0, 576, 576, 9999), strict=False):
+        entry = ModelEntry(
+            model=MODEL, peer=peer, instance=1, sequence=1, expires_s=NOW_S, layer_count=6, hidden_size=size
+        )
+        desk.shelf.index.append(entry)
+    desk.shelf.shelves[MODEL] = [listing(ANNA)]
+    await desk.look()
+    assert desk.reading.models[MODEL].hidden_size == 576
+    desk.shelf.index += [replace(desk.shelf.index[3], peer=peer) for peer in PEERS[5:20]]
+    await desk.look(INDEX_EVERY_S)
+    assert desk.reading.models[MODEL].hidden_size == 576
+    desk.shelf.index = [desk.shelf.index[0], desk.shelf.index[3]]
+    await desk.look(INDEX_EVERY_S)
+    assert desk.reading.models[MODEL].hidden_size == 9999, "nobody is left who says otherwise"
 
 
 async def test_made_up_models_crowd_nobody_out() -> None:

@@ -34,7 +34,7 @@ class Swarm:
             numerics=Numerics("float32"), instance=number, started_s=now_s, expires_s=now_s + 1,
         )  # fmt: skip
         announcer = Announcer(MemoryDirectory(self.store), who, self.clock, base, ServerConfig())
-        return ModelLister(announcer, self.clock, every_s=EVERY_S)
+        return ModelLister(announcer, self.clock, every_s=EVERY_S, hidden_size=576)
 
     def run(self, lister: ModelLister) -> None:
         self.tasks.append(asyncio.create_task(lister.run()))
@@ -47,6 +47,13 @@ class Swarm:
     async def listed(self) -> list[str]:
         """The models of the index, one for each entry."""
         return sorted(entry.model[0] for entry in await MemoryDirectory(self.store).entries())
+
+
+async def test_an_entry_says_what_others_need_to_predict_its_speed() -> None:
+    swarm = Swarm()
+    assert await swarm.join(0).renew()
+    [entry] = await MemoryDirectory(swarm.store).entries()
+    assert (entry.model[0], entry.layer_count, entry.hidden_size) == ("m", 4, 576)
 
 
 async def test_few_list_a_model_however_many_serve_it_and_it_stays_listed() -> None:
