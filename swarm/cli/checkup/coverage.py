@@ -39,12 +39,12 @@ def judge_coverage(model: str, layers: int, listings: Sequence[Listing], peer: s
     layers = layers or layer_count_of(listings, None)
     join = f"python -m swarm.server --model {model} --initial-peers {peer}"
     snapshot = Snapshot(model=model, layers=layers, listings=listings)
-    servers = len(snapshot.shown)
-    if not servers:
+    servers = f"{len(snapshot.shown)} server{'s' if len(snapshot.shown) != 1 else ''}"
+    if not snapshot.shown:
         return warning("swarm", f"nobody serves {model} yet", join)
     if snapshot.holes:
-        what = f"{servers} servers of {model}, and nobody holds {layers_text(snapshot.holes)}: no answers until then"
+        what = f"{servers} of {model}, and nobody holds {layers_text(snapshot.holes)}: no answers until then"
         return warning("swarm", what, join)
     least = min(snapshot.counts)
     held = "by one server only" if least == 1 else f"by {least} servers or more"
-    return ok("swarm", f"{servers} servers of {model}, all {layers} layers are held, each {held}")
+    return ok("swarm", f"{servers} of {model}, all {layers} layers are held, each {held}")

@@ -66,7 +66,9 @@ def check_reputation(path: Path) -> Finding:
     with ReputationStore(path, SystemClock()) as store:
         known = store.known()
     ejected = sum(bool(one.standing.ejected) for one in known)
-    return ok("reputation", f"{len(known)} servers remembered, {ejected} of them ejected")
+    return ok(
+        "reputation", f"{len(known)} servers remembered, {ejected} of them ejected" if known else "no server remembered"
+    )
 
 
 def free_bytes(folder: Path) -> int:

@@ -161,7 +161,7 @@ def test_reputation(tmp_path: Path) -> None:
     one(check_reputation(store), Level.OK, "nothing is remembered")
     assert not store.exists()
     ReputationStore(store, SystemClock()).close()
-    one(check_reputation(store), Level.OK, "0 servers")
+    one(check_reputation(store), Level.OK, "no server")
     store.write_bytes(b"this is no database" * 100)
 
     async def look(report: Report) -> None:
