@@ -21,10 +21,13 @@ DOC = Path(__file__).parents[3] / "docs" / "configuration.md"
 PEER = "/ip4/192.0.2.1/tcp/31337/p2p/12D3KooWGzc2rWz44EuzugTtqHrkn7iqXTnBzwB8vat8nD2tkw1i"
 
 
+EMPTY = {"SWARM_CONFIG": "", "XDG_CONFIG_HOME": "/nonexistent"}
+
+
 def parser_of(command: str, environ: dict[str, str] | None = None) -> CommandParser:
     parser = CommandParser(prog=f"swarm {command}")
     _install(command, parser)
-    parser.environ = {"SWARM_CONFIG": "", "XDG_CONFIG_HOME": "/nonexistent", **(environ or {})}
+    parser.environ = {**EMPTY, **(environ or {})}
     return parser
 
 
@@ -88,23 +91,32 @@ def parsed(parser: CommandParser, *typed: str) -> dict[str, object]:
     return {action.dest: values[action.dest] for action in settable(parser)}
 
 
+@pytest.fixture(scope="module")
+def parsers() -> dict[str, CommandParser]:
+    """One of each command's; parsing leaves no traces in them."""
+    return {command: parser_of(command) for command in COMMANDS}
+
+
 @pytest.mark.parametrize(("command", "key"), EACH)
-def test_every_option_every_way(command: str, key: str, tmp_path: Path) -> None:
-    parser = parser_of(command)
+def test_every_option_every_way(
+    command: str, key: str, parsers: dict[str, CommandParser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = parsers[command]
     action = next(action for action in settable(parser) if key_of(action) == key)
     typed, text, value = sample(action)
-    renamed = parser.get_default("renamed") or {}
-    expected = parsed(parser, *typed)
-    assert expected[action.dest] != parsed(parser_of(command))[action.dest], "the sample is the default"
-    for name in variables_of(action, command, renamed):
-        assert parsed(parser_of(command, {name: text})) == expected, name
+    bare, expected = parsed(parser), parsed(parser, *typed)
+    assert expected[action.dest] != bare[action.dest], "the sample is the default"
+    for name in variables_of(action, command, parser.get_default("renamed") or {}):
+        monkeypatch.setattr(parser, "environ", {**EMPTY, name: text})
+        assert parsed(parser) == expected, name
+    monkeypatch.setattr(parser, "environ", EMPTY)
+    file, strange = tmp_path / "options.toml", tmp_path / "strange.toml"
     for table in (command, COMMON):
-        file = written(tmp_path / "options.toml", toml({table: {key: value}}))
-        assert parsed(parser_of(command), "--config", str(file)) == expected, table
-        assert parsed(parser_of(command, {"SWARM_CONFIG": str(file)})) == expected
-        strange = written(tmp_path / "strange.toml", f"[{table}]\n{key} = {{ a = 1 }}")
+        assert parsed(parser, "--config", str(written(file, toml({table: {key: value}})))) == expected, table
+        written(strange, f"[{table}]\n{key} = {{ a = 1 }}")
         with pytest.raises(ConfigError, match=re.escape(f"{strange}, [{table}], {key}")):
-            parsed(parser_of(command), "--config", str(strange))
+            parsed(parser, "--config", str(strange))
+    assert parsed(parser) == bare
 
 
 def test_no_variable_means_two_things() -> None:
