@@ -7,6 +7,7 @@ this network are dropped, and libp2p proves the peer id when it is dialled. What
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,7 +16,7 @@ from swarm.core.clock import Clock
 from swarm.core.errors import BadSignatureError, ConfigError, PeerUnreachableError
 from swarm.core.ids import PeerId
 from swarm.core.keys import public_key_of
-from swarm.transport.addresses import is_loopback, is_public, is_relayed, join_peer, split_peer
+from swarm.transport.addresses import is_loopback, join_peer, split_peer
 from swarm.transport.multiaddr import to_bytes
 
 LOOK_S = 4.0
@@ -27,6 +28,16 @@ MAX_ADDRESSES = 6
 """Of one notice."""
 MAX_JOINED = 8
 """Peers that one client dials at once."""
+MAX_PLACES = 2 * MAX_ADDRESSES
+"""Addresses of one peer, over all its notices."""
+_NEAR = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "127.0.0.0/8"),
+        *("fc00::/7", "fe80::/10", "::1/128"),
+    )
+)
+"""Named one by one: what is merely not public may be a broadcast, or carry a public IPv4 address inside IPv6."""
 MAX_VALUE_CHARS = 200
 """An entry of a TXT record has up to 255 bytes, its name among them."""
 
@@ -92,7 +103,9 @@ def is_near(address: str) -> bool:
         to_bytes(address)
     except ConfigError:
         return False
-    return not is_public(address) and not is_relayed(address) and parts[2] not in ("0.0.0.0", "::") and parts[4] != "0"
+    host = ipaddress.ip_address(parts[2])
+    inside = any(host.version == network.version and host in network for network in _NEAR)
+    return inside and "%" not in parts[2] and int(parts[4]) > 0
 
 
 def _text(value: bytes | None) -> str:
@@ -138,8 +151,14 @@ class Hearing:
         self._by_name = {name: notice for name, notice in self._by_name.items() if notice.peer != peer}
 
     def heard(self) -> list[Notice]:
-        """See ``LocalNetwork.heard``; one for each peer, the latest."""
-        return list({notice.peer: notice for notice in self._by_name.values()}.values())
+        """See ``LocalNetwork.heard``; one for each peer, with the addresses of all notices that name it.
+
+        Anybody may name a peer; libp2p finds out which address is its own.
+        """
+        places: dict[PeerId, dict[str, None]] = {}
+        for notice in self._by_name.values():
+            places.setdefault(notice.peer, {}).update(dict.fromkeys(notice.addresses))
+        return [Notice(peer, tuple(found)[:MAX_PLACES], self.swarm) for peer, found in places.items()]
 
     async def wait_news(self) -> None:
         """See ``LocalNetwork.wait_news``."""

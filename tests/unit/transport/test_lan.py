@@ -18,6 +18,7 @@ from swarm.transport.lan import (
     MAX_ADDRESSES,
     MAX_HEARD,
     MAX_JOINED,
+    MAX_PLACES,
     Hearing,
     MemoryAir,
     Notice,
@@ -84,6 +85,16 @@ def test_whatever_is_heard_is_read_or_dropped(heard: dict[bytes, bytes | None]) 
         "/ip4/192.168.1.20/udp/80",
         "/ip4/192.168.1/tcp/80",
         "/ip6/2001:4860:4860::8888/tcp/80",
+        "/ip4/224.0.0.251/tcp/5353",
+        "/ip4/255.255.255.255/tcp/80",
+        "/ip4/240.0.0.1/tcp/80",
+        "/ip4/192.168.1.20/tcp/00",
+        "/ip6/0:0::0/tcp/80",
+        "/ip6/ff02::1/tcp/80",
+        "/ip6/::ffff:8.8.8.8/tcp/80",
+        "/ip6/64:ff9b::808:808/tcp/80",
+        "/ip6/2002:808:808::1/tcp/80",
+        "/ip6/fe80::1%eth0/tcp/80",
         f"{HOME}/p2p/{peer(1)}",
         f"{HOME}/p2p/{peer(1)}/p2p-circuit",
         "",
@@ -135,6 +146,16 @@ def test_a_flood_of_names_is_bounded() -> None:
     moved = Notice(peer(1), ("/ip4/192.168.1.21/tcp/31337",))
     hearing.hear("1", entries(moved))
     assert hearing.heard()[0] == moved
+
+
+def test_whoever_names_another_peer_does_not_hide_where_it_is() -> None:
+    hearing = Hearing()
+    hearing.hear("itself", entries(Notice(peer(1), (HOME,))))
+    for number in range(1, 10):
+        hearing.hear(f"stranger {number}", entries(Notice(peer(1), (f"/ip4/10.0.0.{number}/tcp/1",))))
+    (found,) = hearing.heard()
+    assert found.addresses[0] == HOME
+    assert len(found.addresses) <= MAX_PLACES
 
 
 @pytest.mark.parametrize("name", ["x" * 64, "küche", "a\nb"])
