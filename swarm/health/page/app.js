@@ -93,11 +93,12 @@ function take(next) {
   plan();
 }
 
-/** @param {Model[]} old @param {Model[]} models */
-function tellChanges(old, models) {
-  const before = new Map(old.map((model) => [model.model, model]));
+/** @param {Model[]} earlier @param {Model[]} models */
+function tellChanges(earlier, models) {
+  const before = new Map(earlier.map((model) => [model.model, model]));
   for (const model of models) {
-    if (before.has(model.model) && before.get(model.model)?.usable !== model.usable) announce(model.sentence);
+    const old = before.get(model.model);
+    if (old && old.usable !== model.usable) announce(`${model.name}: ${model.sentence}`);
   }
 }
 
