@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,7 +53,8 @@ from swarm.verification.calibration import Calibration
 
 T = TypeVar("T")
 
-WITHDRAW_S = 5.0
+STOPPED_TEXT = "Stopped before it was ready."
+WITHDRAW_S = 1.5
 """For taking a claim back."""
 
 
@@ -85,6 +86,8 @@ class Keeping:
 
     rest: Rest
     tally: Tally
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once READY was said."""
 
     def tasks(self, server: Server, console: Console, options: argparse.Namespace) -> list[asyncio.Task[Any]]:
         """Running until they are cancelled."""
@@ -128,7 +131,7 @@ class Host:
         try:
             ready = await starting
         except asyncio.CancelledError:
-            self.console.event("stopped", "Stopped before it was ready.")
+            self.console.event("stopped", STOPPED_TEXT)
             return STOPPED_EARLY
         try:
             return await self._run(ready, loader, rest)
@@ -244,12 +247,14 @@ class Host:
         file, model = ContributionFile.of(self.identity_path), str(self.files.model_id)
         tally = Tally(file, model, lambda: figures_of(server), self.console, server.parts.clock)
         await server.start()
-        doors = asyncio.create_task(self._open_doors(ready, server, loader, Keeping(rest, tally)))
+        keeping = Keeping(rest, tally)
+        doors = asyncio.create_task(self._open_doors(ready, server, loader, keeping))
         network = asyncio.create_task(_watch_network(ready.node, server))
         await first_of(loader.signals.stop, server.fatal, doors)
         network.cancel()
         cut = await self._leave(server, loader.signals.hurry, doors)
-        tally.close()
+        if keeping.ready.is_set():
+            tally.close()
         if doors.done() and not doors.cancelled() and (error := doors.exception()) is not None:
             raise error
         if server.fatal.done():
@@ -257,6 +262,9 @@ class Host:
         if cut is not None:
             text = f"Stopped at once; {_count(cut, 'session')} cut short, the announcement is withdrawn."
             self.console.event("stopped", text, cut=cut)
+            return STOPPED_EARLY
+        if not keeping.ready.is_set():
+            self.console.event("stopped", STOPPED_TEXT)
             return STOPPED_EARLY
         self.console.event("stopped", "Stopped; the announcement is withdrawn.")
         return 0
@@ -277,6 +285,7 @@ class Host:
         report = await prove(opened)
         await server.announce()
         await self._say_ready(server, report, ready.room)
+        keeping.ready.set()
         keeper = node.directory.keeper
         tasks = [
             asyncio.create_task(follow(node.transport, announcer, self.console, clock)),
