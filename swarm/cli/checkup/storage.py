@@ -29,7 +29,7 @@ async def look_at_folders(report: Report) -> None:
 
 def check_writable(name: str, folder: Path, variable: str) -> Finding:
     """Whether files can be made in ``folder``, or where it would be made: by making one, which is gone afterwards."""
-    place = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    place = _nearest(folder)
     fix = f"give this user a folder that it may write to, or set {variable} to one"
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -61,7 +61,7 @@ def check_key(path: Path) -> Finding:
 
 def check_reputation(path: Path) -> Finding:
     """Whether the store of reputations opens, if there is one; ``ConfigError`` if it does not."""
-    if not path.exists():
+    if not os.path.exists(path):
         return ok("reputation", "nothing is remembered of any server yet")
     with ReputationStore(path, SystemClock()) as store:
         known = store.known()
@@ -73,8 +73,12 @@ def check_reputation(path: Path) -> Finding:
 
 def free_bytes(folder: Path) -> int:
     """Free for this user on the disk where ``folder`` is, or would be."""
-    place = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    return shutil.disk_usage(place).free
+    return shutil.disk_usage(_nearest(folder)).free
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the one above it that this user can see; unlike ``Path.exists`` a forbidden one is not there."""
+    return next((one for one in (folder, *folder.parents) if os.path.exists(one)), Path("/"))
 
 
 def judge_disk(free: int, needed: int, where: str) -> Finding:
