@@ -26,6 +26,9 @@ HELLO = Encoded(b"retry: 2000\n\n")
 BEAT = Encoded(b"event: ping\ndata: {}\n\n")
 PIECE_BYTES = 64 * 1024
 """Written at once: a reader on a slow line is given time for each, not for the whole."""
+PATIENCE = 4
+"""So many times the limit of a piece may all pieces of an event take: who is slower holds an old state in memory, and
+had better begin anew with the newest."""
 RETRY_S = 10.0
 
 
@@ -127,11 +130,14 @@ class EventStream:
         await self._write(event.packed)
 
     async def _write(self, data: bytes) -> None:
-        """Raises ``ConnectionResetError`` if the reader is gone, or takes too long for a piece and is cut off."""
+        """Raises ``ConnectionResetError`` if the reader is gone, or takes too long, for a piece or in all, and is cut
+        off."""
+        limit_s = self._options.write_timeout_s
         try:
-            for start in range(0, len(data), PIECE_BYTES):
-                async with asyncio.timeout(self._options.write_timeout_s):
-                    await self.response.write(data[start : start + PIECE_BYTES])
+            async with asyncio.timeout(PATIENCE * limit_s):
+                for start in range(0, len(data), PIECE_BYTES):
+                    async with asyncio.timeout(limit_s):
+                        await self.response.write(data[start : start + PIECE_BYTES])
         except TimeoutError:
             if self._request.transport is not None:
                 self._request.transport.abort()

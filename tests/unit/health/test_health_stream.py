@@ -130,10 +130,10 @@ async def test_packed_and_plain_streams_say_the_same() -> None:
         await session.close()
 
 
-def slow_socket(port: int) -> socket.socket:
+def slow_socket(port: int, room_bytes: int = 4096) -> socket.socket:
     """A reader that asked and has not begun to read, with little room."""
     link = socket.socket()
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room_bytes)
     link.connect(("127.0.0.1", port))
     link.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return link
@@ -187,6 +187,26 @@ async def test_who_does_not_read_at_all_is_cut_off_and_frees_the_place() -> None
         assert (await desk.get("/api/v1/stream")).status == 503
         await until_let_in(desk)
         link.close()
+
+
+async def test_who_reads_just_enough_of_an_event_to_be_borne_with_is_cut_off_in_the_end() -> None:
+    text = "x" * 64_000_000
+    async with desk_of(state(1, [model([server(1, name=text)])]), streams=1, write_timeout_s=0.5) as desk:
+        link = slow_socket(desk.port, 2**17)
+        link.setblocking(False)
+        reading = asyncio.create_task(read_a_little(link))
+        await until_let_in(desk)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        link.close()
+
+
+async def read_a_little(link: socket.socket) -> None:
+    """Some 10 MB a second."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await loop.sock_recv(link, 2**16)
+        await asyncio.sleep(0.005)
 
 
 async def until_let_in(desk: Desk) -> None:
