@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,16 +14,16 @@ from swarm.cli.banner import show_banner
 from swarm.cli.blocks import Blocks
 from swarm.cli.console import Console
 from swarm.cli.joining import joining_text
+from swarm.cli.keeping import Keeping
 from swarm.cli.limits import hours_of, limits_text, wall_minute
 from swarm.cli.loading import Loaded, Loader
-from swarm.cli.mover import Mover
+from swarm.cli.mover import Mover, Prove
 from swarm.cli.neighbourhood import Neighbourhood
 from swarm.cli.outages import follow_outages
 from swarm.cli.probe import ProbeReport, probe
 from swarm.cli.reachability import follow, wait_reachable
 from swarm.cli.ready import ready_event, worth
 from swarm.cli.rest import Rest, Timetable, draining_text
-from swarm.cli.serving_line import ServingLine
 from swarm.cli.signals import STOPPED_EARLY, PauseSwitch, Signals, first_of
 from swarm.cli.tally import Tally, figures_of
 from swarm.core.announcement import State
@@ -78,24 +78,6 @@ class Ready:
     seat: Seat
     room: Room
     loaded: Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """What a serving process keeps beside its server: when it rests, and what it has done."""
-
-    rest: Rest
-    tally: Tally
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once READY was said."""
-
-    def tasks(self, server: Server, console: Console, options: argparse.Namespace) -> list[asyncio.Task[Any]]:
-        """Running until they are cancelled."""
-        rest = self.rest
-        work: list[Coroutine[Any, Any, Any]] = [rest.run(server), self.tally.run(lambda: not rest.resting)]
-        if not options.quiet:
-            work.append(ServingLine(server, console, lambda: rest.resting, limits_text(options)).run())
-        return [asyncio.create_task(each) for each in work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,14 +268,18 @@ class Host:
         await server.announce()
         await self._say_ready(server, report, ready.room)
         keeping.ready.set()
-        keeper = node.directory.keeper
-        tasks = [
-            asyncio.create_task(follow(node.transport, announcer, self.console, clock)),
-            asyncio.create_task(follow_outages(keeper, self.console, server.hurry)),
-            *keeping.tasks(server, self.console, self.options),
+        await self._follow(ready, server, loader, keeping, prove)
+
+    async def _follow(self, ready: Ready, server: Server, loader: Loader, keeping: Keeping, prove: Prove) -> None:
+        """Whatever changes while it serves, until cancelled."""
+        node, keeper = ready.node, ready.node.directory.keeper
+        work: list[Coroutine[Any, Any, Any]] = [
+            follow(node.transport, ready.announcer, self.console, server.parts.clock),
+            follow_outages(keeper, self.console, server.hurry),
+            *keeping.work(server, self.console, self.options),
         ]
         if node.near is not None:
-            tasks.append(asyncio.create_task(node.near.follow()))
+            work.append(node.near.follow())
         if self._blocks.chosen and not self.options.no_rebalance:
             mover = Mover(
                 server,
@@ -305,7 +291,8 @@ class Host:
                 calm=keeping.rest.calm,
                 every_s=self.options.rebalance_every,
             )
-            tasks.append(asyncio.create_task(mover.run()))
+            work.append(mover.run())
+        tasks = [asyncio.create_task(each) for each in work]
         try:
             await asyncio.gather(*tasks)
         finally:

@@ -53,24 +53,28 @@ class Mover:
         while True:
             await self.placement.pause(self.every_s)
             async with self.calm:
-                await self._look()
+                stayed = await self._look()
+            if stayed:
+                await self.placement.pause(STAY_LOOKS * self.every_s)
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """True if it was to move, and running sessions prevented it."""
         if self.alone():
-            return
+            return False
         try:
             choice = await self.placement.look()
         except NetworkError as error:
             log.warning("could not look whether to move, trying again: %s", error)
-            return
+            return False
         if choice is None:
-            return
+            return False
         if self.alone():
             await self._insist(self.placement.stay)
-        else:
-            await self._move(choice)
+            return False
+        return not await self._move(choice)
 
-    async def _move(self, choice: Choice) -> None:
+    async def _move(self, choice: Choice) -> bool:
+        """False if running sessions prevented it."""
         server = self.server
         self._console.event("moving", sentence("Moving to", choice), sessions=len(server.table), **fields(choice))
         with self._console.waiting(draining_text(server)):
@@ -79,8 +83,7 @@ class Mover:
             server.draining = False
             self._console.event("staying", "Staying: sessions are still running.", sessions=len(server.table))
             await self._insist(self.placement.stay)
-            await self.placement.pause(STAY_LOOKS * self.every_s)
-            return
+            return False
         await server.vacate()
         loaded = await self.loader.load(choice.span)
         server.parts.announcer.amend(**facts_of(loaded.opened.engine, loaded.speed))
@@ -89,6 +92,7 @@ class Mover:
         await self._insist(server.appear)
         self.blocks.remembered.put(server.parts.announcer.current.model, choice.span)
         self._console.event("moved", f"READY  serving layers {choice.span}.", span=[choice.span.start, choice.span.end])
+        return True
 
     async def _insist(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do ``work``; a network that fails for a moment ends no server that has served before."""
