@@ -52,6 +52,8 @@ def tell(options: argparse.Namespace, *, resume: bool) -> int:
     if pid is None:
         raise ConfigError(f"no server runs with the key {path}", hint="name the server's own with --identity")
     state = ServerState.of(path)
+    if not state.read(pid):  # the signal would end a process that does not know what it means
+        raise ConfigError(f"process {pid} has the key {path}, and is no server", hint="only servers rest")
     try:
         os.kill(pid, signal.SIGUSR2 if resume else signal.SIGUSR1)
     except PermissionError as error:
@@ -76,7 +78,7 @@ def _await(look: Callable[[], dict[str, Any]], *, resume: bool, within_s: float,
 
 def done(said: dict[str, Any], *, resume: bool) -> bool:
     """True if a server that says this rests, or serves, as it was told; one that is not ready yet will."""
-    if not said:
+    if not said or said["state"] == "starting":
         return True
     return (said["state"] in ("serving", "resting", "waiting")) if resume else said["state"] == "paused"
 

@@ -23,6 +23,7 @@ from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
 from swarm.runtime.folders import data_folder
 from swarm.runtime.identity import IdentityLock, load_or_create
+from swarm.runtime.server_state import ServerState
 from swarm.server.config import ServerConfig
 from swarm.server.placing_config import PlacingConfig
 from swarm.verification.calibration import Calibration
@@ -162,6 +163,7 @@ def _serve(options: argparse.Namespace, console: Console) -> int:
     path = options.identity or data_folder() / "identity.key"
     switch = PauseSwitch()
     with IdentityLock(path):
+        ServerState.of(path).tell("starting")  # so that `pause` knows that it is a server which has the key
         identity = load_or_create(path)
         with console.waiting(f"opening the model {options.model}"):
             files = resolve(options.model, revision=options.revision, progress=console.progress)

@@ -61,6 +61,17 @@ def test_nobody_is_signalled_where_no_server_runs(tmp_path: Path, heard: list[in
     assert not heard
 
 
+def test_other_commands_that_hold_a_key_are_not_signalled(tmp_path: Path, heard: list[int]) -> None:
+    """A bootstrap peer or a verifier would end of it."""
+    key = tmp_path / "key"
+    with IdentityLock(key):
+        with pytest.raises(ConfigError, match="is no server"):
+            pause.run(options(key))
+        ServerState.of(key).tell("starting")
+        assert pause.run(options(key)) == 0
+    assert heard == [signal.SIGUSR1]
+
+
 @pytest.mark.parametrize("holder", ["0", "-1", "99999999999999999999", "²", ""])
 def test_what_is_no_process_is_not_signalled(tmp_path: Path, heard: list[int], holder: str) -> None:
     """Process 0 would be our own group."""
@@ -83,6 +94,7 @@ def test_a_state_that_makes_no_sense_is_none(tmp_path: Path, said: str) -> None:
     ("said", "paused", "resumed"),
     [
         ({}, True, True),
+        ({"state": "starting"}, True, True),
         ({"state": "serving"}, False, True),
         ({"state": "draining"}, False, False),
         ({"state": "paused"}, True, False),
