@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from swarm.cli.checks import check_addresses
 from swarm.cli.console import Console, HumanConsole, JsonConsole
-from swarm.cli.joining import add_joining, check_joining
+from swarm.cli.joining import add_joining, check_joining, joining_text
 from swarm.cli.outages import follow_outages
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
 from swarm.core.clock import Clock
@@ -94,7 +94,8 @@ async def _run(options: argparse.Namespace, console: Console, path: Path) -> int
     signals = Signals(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
         starting = asyncio.create_task(stack.enter_async_context(running(options, console, path)))
-        await first_of(signals.stop, starting)
+        with console.waiting(joining_text(options.initial_peers)):
+            await first_of(signals.stop, starting)
         if not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
