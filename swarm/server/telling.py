@@ -35,6 +35,8 @@ MAX_STREAMS_PER_ADDRESS = 32
 MAX_REQUEST_BYTES = 256
 IDLE_S = 60.0
 """How long a stream may wait for the next request."""
+SILENT_S = 20.0
+"""Where there is no more room, one that asked nothing for so long leaves its place to who comes."""
 SEND_S = 10.0
 """How long an answer may wait to be taken."""
 MAX_IMPATIENCE = 5
@@ -53,7 +55,8 @@ class Telling:
     def __init__(self, report: Callable[[], StatusReport] | None, clock: Clock) -> None:
         self._report = report
         self._clock = clock
-        self._open: set[Stream] = set()
+        self._open: dict[Stream, float] = {}
+        """And when each asked last, or came."""
         self._each = Allowance(ANSWERS_PER_S, BURST)
         self._each_place = Allowance(ANSWERS_PER_S_PER_ADDRESS, int(ANSWERS_PER_S_PER_ADDRESS))
         self._all = Allowance(ANSWERS_PER_S_IN_ALL, int(ANSWERS_PER_S_IN_ALL))
@@ -63,29 +66,39 @@ class Telling:
 
     async def serve(self, stream: Stream) -> None:
         """One stream, until its asker ends it, is silent for ``IDLE_S`` or asks on and on too early, or ``close``."""
-        if self._closed or self._is_shut_out(stream.peer) or not self._has_room(stream, 2):
+        if self._closed or self._is_shut_out(stream.peer) or self._is_greedy(stream, 2):
+            return
+        silent = self._silent() if len(self._open) >= MAX_STREAMS else None
+        busy = self._is_greedy(stream, 1) or (len(self._open) >= MAX_STREAMS and silent is None)
+        if busy and len(self._open) >= 2 * MAX_STREAMS:
             return  # too many even to be told that they are
-        busy = not self._has_room(stream, 1)
-        self._open.add(stream)
+        self._open[stream] = self._clock.monotonic_s()
         try:
+            if silent is not None and not busy:
+                del self._open[silent]
+                await silent.close()
             await self._answer_all(stream, busy=busy)
         except (NetworkError, PeerError) as error:
             log.debug("status stream from %s ended: %s", stream.peer[-8:], error)
         finally:
-            self._open.discard(stream)
+            self._open.pop(stream, None)
 
     async def close(self) -> None:
         """End every stream, and take none any more: whoever watches this server sees it go."""
         self._closed = True
         await asyncio.gather(*(stream.close() for stream in self._open))
 
-    def _has_room(self, stream: Stream, factor: int) -> bool:
-        """False if a peer, an address, or all together have ``factor`` times the streams they may have."""
+    def _is_greedy(self, stream: Stream, factor: int) -> bool:
+        """True if its peer, or its address, has ``factor`` times the streams that one may have."""
         place = household(stream.address)
         if place and sum(household(other.address) == place for other in self._open) >= factor * MAX_STREAMS_PER_ADDRESS:
-            return False
-        own = sum(other.peer == stream.peer for other in self._open)
-        return own < factor * MAX_STREAMS_PER_PEER and len(self._open) < factor * MAX_STREAMS
+            return True
+        return sum(other.peer == stream.peer for other in self._open) >= factor * MAX_STREAMS_PER_PEER
+
+    def _silent(self) -> Stream | None:
+        """Which stream asked nothing for longest, if that is long enough."""
+        stream, asked_s = min(self._open.items(), key=lambda item: item[1])
+        return stream if self._clock.monotonic_s() - asked_s >= SILENT_S else None
 
     def _is_shut_out(self, peer: PeerId) -> bool:
         return self._shut_until_s.get(peer, 0.0) > self._clock.monotonic_s()
@@ -97,6 +110,8 @@ class Telling:
             request = (await asked.receive_within(IDLE_S, "question how this server is")).message
             if not isinstance(request, AskStatus):
                 raise ProtocolViolation("a status stream carries one question", peer=stream.peer)
+            if stream in self._open:
+                self._open[stream] = self._clock.monotonic_s()
             if self._report is None:
                 await _send(asked, Refused("statistics are off"))
                 return

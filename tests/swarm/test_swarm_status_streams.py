@@ -28,6 +28,7 @@ from swarm.server.telling import (
     MAX_STREAMS_PER_PEER,
     SEND_S,
     SHUT_OUT_S,
+    SILENT_S,
     Telling,
 )
 from swarm.transport.framing import FrameStream
@@ -350,6 +351,22 @@ async def test_attack_more_streams_than_there_is_room_for(scene: Scene) -> None:
     await asyncio.gather(*(stream.close() for stream in strangers))
     await scene.clock.sleep(0.1)
     await ask_status(scene.asker(), SERVER)
+
+
+async def test_attack_a_crowd_that_holds_every_place_and_asks_nothing(scene: Scene) -> None:
+    """Streams cost a stranger nothing either: who asks takes the place of who has been silent, and of nobody else."""
+    await scene.listen()
+    asking = await scene.line()
+    strangers = [await scene.asker().dial(SERVER, Channel.STATUS.protocol) for _ in range(MAX_STREAMS - 1)]
+    await scene.clock.sleep(SILENT_S)
+    await asking.ask()
+    late = [await scene.line() for _ in range(3)]
+    for line in late:
+        assert isinstance(await line.ask(), StatusReport)
+        assert len(scene.telling._open) == MAX_STREAMS
+    await scene.clock.sleep(1.0)
+    assert isinstance(await asking.ask(), StatusReport)
+    await asyncio.gather(*(stream.close() for stream in strangers), *(line.close() for line in (asking, *late)))
 
 
 async def test_attack_one_address_under_many_names(scene: Scene) -> None:
