@@ -86,10 +86,8 @@ def run(options: argparse.Namespace) -> int:
     check_joining(options)
     checked = gateway_options(options, os.environ.get(KEYS_VARIABLE, ""))
     console: Console = JsonConsole(sys.stdout) if options.json else HumanConsole(sys.stdout)
-    with (
-        stop_imports(),
-        console.waiting("loading libraries"),
-    ):  # what the loop needs takes seconds to import: mistakes are told before that
+    # What the loop needs takes seconds to import: mistakes are told before that.
+    with stop_imports(), console.waiting("loading libraries"):
         for name in ("swarm.client.connect", "swarm.dht.hivemind_directory", "swarm.gateway.service"):
             import_module(name)
     return asyncio.run(_serve(options, checked, console))
