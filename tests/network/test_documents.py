@@ -81,8 +81,7 @@ class Stage:
 
     launcher: Any
     folder: Path
-    means: dict[str, str]
-    first: Any = None
+    means: dict[str, str] = field(default_factory=dict)
     address: str = ""
     services: dict[str, Any] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
@@ -168,9 +167,12 @@ def means(demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 @pytest.fixture(scope="module")
-def stage(module_launcher: Any, means: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(module_launcher, tmp_path_factory.mktemp("typed"), means)
+def stage(
+    module_launcher: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    stage = Stage(module_launcher, tmp_path_factory.mktemp("typed"))
     stage.services[FIRST] = stage.start(FIRST)
+    stage.means = request.getfixturevalue("means")  # while the first server loads
     stage.address = stage.services[FIRST].until(r"--initial-peers (?P<address>\S+)", RUN_S)["address"]
     stage.serve(SECOND)
     stage.serve(FIRST)
