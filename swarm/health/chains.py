@@ -45,7 +45,8 @@ def chains_of(sight: Sight) -> list[ChainState]:
 
     A stage counts if it lies within the layers its server announces and had a step in the last ``WINDOW_S``. Of several
     claims to the same layers the one known longer counts, once it is over ``LOYAL_S`` late the one with the latest
-    step, as after a heal.
+    step, as after a heal. A chain of which neither all stages nor two decode steps were heard of is left out: servers
+    that probe themselves at their start make such.
 
     O(claims log claims).
     """
@@ -62,8 +63,9 @@ def chains_of(sight: Sight) -> list[ChainState]:
                 claims[figures.label].append(_Claim(server.peer, figures, at))
     dated = []
     for label, theirs in claims.items():
-        ranked = _ranked(theirs, sight.chains.get(label.hex(), frozenset()))
-        dated.append((max(claim.at for claim in theirs), _chain(label, ranked, layers, now_s)))
+        chain = _chain(label, _ranked(theirs, sight.chains.get(label.hex(), frozenset())), layers, now_s)
+        if chain.complete or any(claim.figures.period_s is not None for claim in theirs):
+            dated.append((max(claim.at for claim in theirs), chain))
     dated.sort(key=lambda one: (not one[1].complete, -one[0], one[1].label))
     shown = dated[:MAX_CHAINS]
     shown.sort(key=lambda one: (-one[0], one[1].label))

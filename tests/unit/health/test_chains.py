@@ -63,6 +63,12 @@ def test_a_chain_of_which_a_stage_is_unheard_of_is_not_complete(lost: int) -> No
         assert chain.tokens_per_s == 5.0
 
 
+def test_a_step_that_a_starting_server_takes_by_itself_is_no_chain() -> None:
+    probe = figures(2, 4, period_s=None)
+    assert chains({PEERS[1]: told(probe)}) == []
+    assert len(chains(everybody(period_s=None))) == 1, "a chain that begins is whole, and shown"
+
+
 def test_two_labels_are_two_chains_the_latest_first() -> None:
     older = [figures(*span, LABELS[1], age_s=3.0) for span in SPANS]
     both = {PEERS[number]: told(older[number], figures(*span)) for number, span in enumerate(SPANS)}
