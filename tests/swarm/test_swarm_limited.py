@@ -14,7 +14,7 @@ from swarm.transport.capped import BURST_S, line_bytes
 
 MBPS = 0.1
 BYTES_PER_S = 1e6 / 8 * MBPS
-PROMPT = "a long prompt, read in chunks " * 14
+PROMPT = "a long prompt, read in chunks " * 8
 """Its rows take seconds at that rate."""
 
 
@@ -30,17 +30,17 @@ async def test_a_limit_holds_and_a_token_does_not_wait_for_a_prompt(swarm: Swarm
 
     remove = swarm.network.tap(watch)
     talking, reading = swarm.client(), swarm.client()
-    stream = await talking.stream("talk", max_new_tokens=60, ignore_eos=True)
-    alone = await _gaps(swarm, stream, 20)
+    stream = await talking.stream("talk", max_new_tokens=30, ignore_eos=True)
+    alone = await _gaps(swarm, stream, 12)
     asking = asyncio.create_task(reading.generate(PROMPT, max_new_tokens=4, ignore_eos=True))
-    beside = await _gaps(swarm, stream, 30)
+    beside = await _gaps(swarm, stream, 12)
     assert not asking.done(), "the prompt is on its way all the while"
     assert max(beside) <= max(alone) + 0.15, "a piece of the prompt, and what else is urgent"
     [piece async for piece in stream]
     result = await asking
     remove()
 
-    assert stream.result.token_ids == tuple(swarm.reference.greedy("talk", 60))
+    assert stream.result.token_ids == tuple(swarm.reference.greedy("talk", 30))
     assert list(result.token_ids) == swarm.reference.greedy(PROMPT, 4)
     assert not result.heals
     backlog_bytes, before_s = 0.0, 0.0
