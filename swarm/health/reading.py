@@ -29,6 +29,8 @@ READ_AT_ONCE = 16
 """Models whose servers are read in one round, those that wait longest."""
 TURNS = 4
 """Of a round, for those without servers; the rest is for those with some, so that made-up ones delay none of them."""
+UNREAD_S = 6.0
+"""A model that was not read for so long is judged as it was then: many wait for their turn, or the directory is out."""
 GONE_S = 600.0
 """So long a server is shown whose record ran out without a goodbye,"""
 ENDED_S = 24 * 3600.0
@@ -52,8 +54,14 @@ class ModelRead:
     hidden_size: int | None = None
     servers: Mapping[PeerId, Seen] = field(default_factory=dict)
     last_at: float = 0.0
+    read_at: float = 0.0
+    """When its servers were read last."""
     turn: int = 0
     """The round in which its servers were read last, or it was heard of."""
+
+    def as_of(self, now_s: float) -> float:
+        """The moment by which its records are judged: while others are read, a server cannot renew what is known."""
+        return min(now_s, self.read_at + UNREAD_S)
 
     def counting(self) -> tuple[Seen, ...]:
         """Its servers, those left out that announce another number of layers: they are of no model there is."""
@@ -139,6 +147,7 @@ class Reading:
         listings = await self._directory.servers(model.model)
         now_s = self._clock.wall_s()
         model.servers = merged(model.servers, listings, now_s)
+        model.read_at = now_s
         if listings:
             model.last_at = now_s
             if all(listing.announcement.layer_count != model.layers for listing in listings):

@@ -45,8 +45,7 @@ STANDINGS_EVERY_S = 4.0
 FIRST_S = 3.0
 """The first state with servers waits so long at most until all of them were tried."""
 DIRECTORY_GRACE_S = 6.0
-"""Without an answer of the directory for so long, records are judged by the time of that answer: a server that cannot
-renew them is not to blame."""
+"""Without an answer of the directory for so long, that is told."""
 MAX_PROBLEM_CHARS = 200
 UNREADABLE = "this machine's store of reputations cannot be read"
 
@@ -229,8 +228,10 @@ class Watch:
         heard, answered_at = self._asker.heard(), reading.directory_at
         looks = Looks(
             at=now_s,
-            as_of=now_s if answered_at is None else min(now_s, answered_at + DIRECTORY_GRACE_S),
-            models=[(str(one.model), one.layers, one.hidden_size, one.counting()) for one in reading.shown()],
+            models=[
+                (str(one.model), one.layers, one.hidden_size, one.counting(), one.as_of(now_s))
+                for one in reading.shown()
+            ],
             heard=heard,
             repute=self._repute,
             contacts=joined_by(reading, heard, self._options.initial_peers),

@@ -19,7 +19,17 @@ from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.health.asking import ASKS_PER_S, IDLE_S, LOADED_S, Target, stretch
 from swarm.health.looks import joined_by, listed, targets, tried
-from swarm.health.reading import ANNOUNCED_S, ENDED_S, GONE_S, INDEX_EVERY_S, MAX_MODELS, READ_AT_ONCE, Reading, merged
+from swarm.health.reading import (
+    ANNOUNCED_S,
+    ENDED_S,
+    GONE_S,
+    INDEX_EVERY_S,
+    MAX_MODELS,
+    READ_AT_ONCE,
+    UNREAD_S,
+    Reading,
+    merged,
+)
 from swarm.health.sight import NOTHING_HEARD, Seen
 from swarm.models.demo import SMOLLM2
 from swarm.runtime.clock import VirtualClock
@@ -218,6 +228,21 @@ async def test_models_with_servers_take_turns() -> None:
     for _ in range(4):
         await desk.look()
     assert set(desk.shelf.read) == set(names)
+
+
+async def test_records_of_a_model_that_waits_for_its_turn_are_judged_as_they_were_read() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL, ANNA)
+    await desk.look()
+    read_at, model = desk.clock.wall_s(), desk.reading.models[MODEL]
+    assert model.as_of(read_at + 1.0) == read_at + 1.0
+    assert model.as_of(read_at + 100.0) == read_at + UNREAD_S
+    desk.shelf.fails = True
+    await desk.look(100.0)
+    assert model.as_of(read_at + 100.0) == read_at + UNREAD_S
+    desk.shelf.fails = False
+    await desk.look()
+    assert model.as_of(desk.clock.wall_s()) == desk.clock.wall_s()
 
 
 async def test_names_made_up_all_the_time_do_not_delay_whom_they_find_waiting() -> None:
