@@ -27,6 +27,8 @@ ASKS_PER_S = 100.0
 """Of all servers together: where that is not enough, each is asked less often."""
 MAX_ASKED = 1000
 """Servers with a line; those beyond are known from the directory alone."""
+GIVE_WAY_S = 30.0
+"""Where others wait to be asked, a server that is out of reach is tried for so long, and then again when all were."""
 DIALS_AT_ONCE = 32
 """To servers that were reached before, and as many to those that were not: who is not there keeps no others waiting."""
 DIAL_S = 4.0
@@ -76,31 +78,45 @@ class Asker:
         self._dials = {known: asyncio.Semaphore(DIALS_AT_ONCE) for known in (False, True)}
         self._tasks = Tasks(self._failed)
         self._visits: dict[PeerId, tuple[_Visit, asyncio.Task[None]]] = {}
+        self._past: dict[PeerId, Heard] = {}
+        """What was heard of those that gave way."""
         self._stretch = 1.0
 
     def follow(self, targets: Mapping[PeerId, Target]) -> None:
-        """From now on ask these and no others; of more than ``MAX_ASKED`` those that are asked already, then in order.
+        """From now on ask these and no others; of more than ``MAX_ASKED`` those that are asked already, but for those
+        out of reach for long, then whoever was not tried yet, in order.
 
         A server with a new process or new addresses is tried at once.
         """
         for peer in [peer for peer in self._visits if peer not in targets]:
             self._visits.pop(peer)[1].cancel()
+        self._past = {peer: heard for peer, heard in self._past.items() if peer in targets}
+        self._make_way(len(targets) - MAX_ASKED)
         chosen = {peer: target for peer, target in targets.items() if peer in self._visits}
-        for peer, target in targets.items():
+        for peer in sorted(targets, key=lambda peer: peer in self._past):
             if len(chosen) >= MAX_ASKED:
                 break
-            chosen.setdefault(peer, target)
+            chosen.setdefault(peer, targets[peer])
         self._stretch = stretch(chosen)
         for peer, target in chosen.items():
             if peer in self._visits:
                 self._visits[peer][0].update(target)
             elif peer != self._transport.peer_id:
-                visit = _Visit(self, peer, target)
+                visit = _Visit(self, peer, target, self._past.pop(peer, NOTHING_HEARD))
                 self._visits[peer] = visit, self._tasks.spawn(visit.run(), name=f"ask {peer[-8:]}")
+
+    def _make_way(self, waiting: int) -> None:
+        """For so many: else records of servers that never were would keep all others from being looked at."""
+        began_s = self.monotonic_s() - GIVE_WAY_S
+        lost = [peer for peer, (visit, _) in self._visits.items() if visit.is_lost and visit.began_s <= began_s]
+        for peer in lost[: max(waiting, 0)]:
+            visit, task = self._visits.pop(peer)
+            task.cancel()
+            self._past[peer] = visit.heard
 
     def heard(self) -> dict[PeerId, Heard]:
         """What is known of those that are followed."""
-        return {peer: visit.heard for peer, (visit, _) in self._visits.items()}
+        return self._past | {peer: visit.heard for peer, (visit, _) in self._visits.items()}
 
     async def close(self) -> None:
         """Hang up on everybody. Idempotent."""
@@ -134,7 +150,7 @@ class Asker:
 class _Visit:
     """One server's line, opened again whenever it ends."""
 
-    def __init__(self, asker: Asker, peer: PeerId, target: Target) -> None:
+    def __init__(self, asker: Asker, peer: PeerId, target: Target, heard: Heard) -> None:
         self._asker = asker
         self._peer = peer
         self._target = target
@@ -143,7 +159,12 @@ class _Visit:
         self._broken = 0
         self._answers = 0
         self._rtts_s: deque[float] = deque(maxlen=REMEMBERED_RTTS)
-        self.heard = NOTHING_HEARD
+        self.heard = heard
+        self.began_s = asker.monotonic_s()
+
+    @property
+    def is_lost(self) -> bool:
+        return self.heard.reached is False
 
     def update(self, target: Target) -> None:
         """What the directory says of it now."""

@@ -20,6 +20,7 @@ from swarm.health.asking import (
     BACKOFF_S,
     DIAL_S,
     DIALS_AT_ONCE,
+    GIVE_WAY_S,
     IDLE_S,
     JITTER,
     LOADED_S,
@@ -225,3 +226,22 @@ async def test_its_own_node_is_not_asked(scene: Scene) -> None:
     scene.asker.follow({Identity(bytes(32)).peer_id: IDLE})
     await asyncio.sleep(5.0)
     assert scene.asker.heard() == {}
+
+
+async def test_records_without_servers_keep_nobody_from_being_looked_at(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its turn, and what was found of it stays known; who answers is not given up for them."""
+    monkeypatch.setattr(asking, "MAX_ASKED", 4)
+    real = (await scene.server()).peer_id
+    made_up = [Identity(bytes([number]) * 32).peer_id for number in range(100, 111)]
+    targets = dict.fromkeys([*made_up[:3], real, *made_up[3:]], LOADED)
+    for _ in range(int(5 * GIVE_WAY_S / 2)):
+        scene.asker.follow(targets)
+        await asyncio.sleep(2.0)
+        assert len(scene.asker._visits) == 4
+    heard = scene.asker.heard()
+    assert {peer: one.reached for peer, one in heard.items()} == dict.fromkeys(made_up, False) | {real: True}
+    assert len(scene.asked[real]) > GIVE_WAY_S
+    scene.asker.follow(dict.fromkeys([real, made_up[0]], LOADED))
+    assert set(scene.asker.heard()) == {real, made_up[0]}
