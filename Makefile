@@ -4,8 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3.11)
 READY := $(VENV)/.ready
-# Of 16,000 modules some 4,000 are ever used: those are compiled when they are.
-INSTALL := $(PY) -m pip install --no-compile --progress-bar off -c constraints.txt -e '.[test,dev]'
+INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
 
 # Tests that need nobody else's time run side by side, a file a worker, and one worker more than cores for the one that
 # mostly waits for a network to come back. Those of real processes run afterwards, the longest first, on NETWORK_WORKERS;
