@@ -17,7 +17,7 @@ AHEAD_S = 15 * 86_400
 """How far ``next_change`` looks: a window of one day a week that a clock change swallows comes again the week after."""
 MAX_CHARS = 500
 EXAMPLE = 'write it like "22:00-08:00" or "mon-fri 18:00-08:00, sat-sun"'
-_TIMES = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
+_TIMES = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})")
 
 
 @dataclass(frozen=True, slots=True)
