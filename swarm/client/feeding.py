@@ -36,7 +36,6 @@ class AsyncTokenSession:
         self._heals: list[Heal] = []
         self._resting: asyncio.TimerHandle | None = None
         self._busy = self._closed = self._awake = False
-        model.sessions.add(self)
 
     @property
     def chain(self) -> tuple[ChainStage, ...]:
@@ -66,6 +65,7 @@ class AsyncTokenSession:
         if not 0 <= keep <= len(self._tokens):
             raise MisuseError(f"cannot keep {keep} tokens of {len(self._tokens)}")
         self._check(token_ids)
+        self._model.sessions.add(self)  # not when it is made, which may be in another thread
         context = self._model.parts.files.context_tokens
         check_room(keep, len(token_ids), context, whose="model's context")
         self._busy = True
