@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.client.snapshot import layer_count_of
@@ -22,7 +22,7 @@ from swarm.models.resolve import DEMO
 INDEX_EVERY_S = 10.0
 """The index is read so often; it changes when models come and go."""
 MAX_MODELS = 64
-"""On one page, those with the most servers."""
+"""On one page, those with the most servers that it reaches."""
 MAX_KNOWN = 512
 """Whose servers are looked for: as many as an index can hold, so that nobody crowds out others by made-up names."""
 READ_AT_ONCE = 16
@@ -139,9 +139,9 @@ class Reading:
         self.problem = ""
         self.directory_at = self._clock.wall_s()
 
-    def shown(self) -> list[ModelRead]:
-        """``MAX_MODELS`` at most."""
-        return self._ranked()[:MAX_MODELS]
+    def shown(self, reached: Collection[PeerId] = ()) -> list[ModelRead]:
+        """``MAX_MODELS`` at most: records cost nothing, so servers that were ``reached`` count before others."""
+        return self._ranked(reached)[:MAX_MODELS]
 
     async def _read(self, model: ModelRead) -> None:
         listings = await self._directory.servers(model.model)
@@ -181,9 +181,11 @@ class Reading:
         for forgotten in self._ranked()[MAX_KNOWN:]:
             del self.models[str(forgotten.model)]
 
-    def _ranked(self) -> list[ModelRead]:
-        def rank(model: ModelRead) -> tuple[int, float, str]:
-            return -sum(not seen.gone for seen in model.servers.values()), -model.last_at, str(model.model)
+    def _ranked(self, reached: Collection[PeerId] = ()) -> list[ModelRead]:
+        def rank(model: ModelRead) -> tuple[int, int, float, str]:
+            present = [peer for peer, seen in model.servers.items() if not seen.gone]
+            known = sum(peer in reached for peer in present)
+            return -known, -len(present), -model.last_at, str(model.model)
 
         return sorted(self.models.values(), key=rank)
 

@@ -22,7 +22,7 @@ from swarm.health.asking import Asker
 from swarm.health.chronicle import KEPT, Chronicle
 from swarm.health.looks import Looker, Looks, joined_by, listed, targets, tried
 from swarm.health.quiet import changed
-from swarm.health.reading import Reading
+from swarm.health.reading import ModelRead, Reading
 from swarm.health.sight import Repute
 from swarm.health.standings import Standings
 from swarm.health.state import MAX_EVENTS, EventState, HistoryState, ObserverState, SwarmState
@@ -207,7 +207,7 @@ class Watch:
             reading.problem = f"no answer within {READ_TIMEOUT_S:g} s"
         self._read_s = self._clock.monotonic_s()
         self._asker.follow(targets(reading))
-        await self._standings.follow([model.model for model in reading.shown() if model.servers])
+        await self._standings.follow([model.model for model in self._shown() if model.servers])
 
     async def _judge(self) -> None:
         peers = list(targets(self._reading))
@@ -229,8 +229,7 @@ class Watch:
         looks = Looks(
             at=now_s,
             models=[
-                (str(one.model), one.layers, one.hidden_size, one.counting(), one.as_of(now_s))
-                for one in reading.shown()
+                (str(one.model), one.layers, one.hidden_size, one.counting(), one.as_of(now_s)) for one in self._shown()
             ],
             heard=heard,
             repute=self._repute,
@@ -248,6 +247,10 @@ class Watch:
             async with self._news:
                 self._news.notify_all()
         return self._clock.monotonic_s() - began_s
+
+    def _shown(self) -> list[ModelRead]:
+        reached = {peer for peer, known in self._asker.heard().items() if known.reached}
+        return self._reading.shown(reached)
 
     def _observer(self) -> ObserverState:
         answered_at, problem = self._reading.directory_at, self._reading.problem

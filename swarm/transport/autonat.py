@@ -15,7 +15,7 @@ from enum import Enum
 
 import base58
 
-from swarm.core.errors import NetworkError, PeerUnreachableError, ProtocolViolation
+from swarm.core.errors import NetworkError, ProtocolViolation
 from swarm.core.ids import PeerId
 from swarm.core.text import clip
 from swarm.transport.multiaddr import to_bytes, to_text, varint

@@ -50,7 +50,7 @@ def at(when: str) -> int:
 @pytest.mark.parametrize(
     "text",
     ["", ",", "22-08", "25:00-08:00", "22:00-24:01", "22:60-08:00", "08:00-08:00", "moon", "mon-", "22:00-08:00 mon",
-     "mon tue 08:00-09:00", "mon tue", "mon 08:00", "x" * 501],
+     "mon tue 08:00-09:00", "mon tue", "mon 08:00", "٢٢:٠٠-٠٨:٠٠", "x" * 501],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -26,6 +26,7 @@ from swarm.health.reading import (
     INDEX_EVERY_S,
     MAX_MODELS,
     READ_AT_ONCE,
+    TURNS,
     UNREAD_S,
     Reading,
     merged,
@@ -331,3 +332,14 @@ def test_newcomers_join_by_those_this_page_has_reached_for_longest() -> None:
     assert joined_by(reading, told | {ANNA: UNREACHED}, ()) == [f"{place.format(2)}/p2p/{BERT}"]
     own = f"{place.format(9)}/p2p/{CARL}"
     assert joined_by(reading, told, (own,))[0] == own
+
+
+async def test_servers_that_the_page_reaches_count_before_records() -> None:
+    desk = Desk()
+    for number in range(MAX_MODELS):
+        desk.shelf.add(f"a{number:04}@main#0123456789abcdef", *PEERS[6:9])
+    desk.shelf.add("real@main#0123456789abcdef", ANNA)
+    for _ in range(MAX_MODELS // TURNS + 1):
+        await desk.look()
+    assert "real" not in [read.model.name for read in desk.reading.shown()], "three records each, against one"
+    assert desk.reading.shown({ANNA})[0].model.name == "real"
