@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 HEAVY = ("torch", "transformers", "accelerate", "bitsandbytes", "hivemind")
+DOOR = "swarm.client.causal_lm"
+"""What programs of transformers import, which have torch anyway; nobody else does."""
 imports: set[tuple[str, str]] = set()
 _import = builtins.__import__
 
@@ -128,7 +130,8 @@ def main(folder: str, *planted: str) -> None:
     loaded = sorted(name for name in HEAVY if name in sys.modules)
     for package in ("swarm.client", "swarm.core"):
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            importlib.import_module(found.name)
+            if found.name != DOOR:
+                importlib.import_module(found.name)
     for module in planted:
         exec("import torch", sys.modules[module].__dict__)
     heavy = [(importer, name) for importer, name in imports if name.partition(".")[0] in HEAVY]
