@@ -25,7 +25,7 @@ export PIP_DEFAULT_TIMEOUT ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv model browser demo test lint format clean
+.PHONY: help venv model tools demo test lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,15 +42,15 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 model: $(READY)  ## fetch and convert the demo model (once, about 93 MB)
 	$(PY) -m swarm fetch demo
 
-browser:  ## see to a Chromium for the tests of the web pages (Debian's, as root or by sudo)
-	@.ci/browser
+tools:  ## see to curl and a Chromium, which tests need (Debian's, as root or by sudo)
+	@.ci/tools
 
 demo: $(READY)  ## three servers on this machine answer a prompt together
 	$(PY) -m swarm demo
 
 # One compute thread per process: three servers on few cores would fight, and results stay comparable.
 test: export OMP_NUM_THREADS ?= 1
-test: model browser  ## run the tests (ARGS="-k name" passes options to pytest)
+test: model tools  ## run the tests (ARGS="-k name" passes options to pytest)
 	$(PY) -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
 	$(PY) -m pytest -n $(NETWORK_WORKERS) $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
 	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) tests/browser $(ARGS) $(MAYBE_NONE)

@@ -35,7 +35,7 @@ def chromium() -> str:
     """The browser's path; fails where there is none, for a test that is left out proves nothing."""
     found = os.environ.get("SWARM_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.fail("no Chromium: `make browser` installs it; or set SWARM_BROWSER to the path of one", pytrace=False)
+        pytest.fail("no Chromium: `make tools` installs it; or set SWARM_BROWSER to the path of one", pytrace=False)
     return found
 
 
