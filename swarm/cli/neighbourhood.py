@@ -47,9 +47,11 @@ class Neighbourhood:
 
         A network where nobody can be told of this node is a warning, for others may still be heard.
         """
+        told = True
         try:
             await self.network.advertise(own)
         except NetworkError as error:
+            told = False
             self.console.warning(f"others on the local network do not find this server: {error}")
         if self.directory.known():
             return  # it is in a swarm already; whoever is near is met by ``follow``
@@ -66,8 +68,8 @@ class Neighbourhood:
         if not self.directory.known():
             self.console.event(
                 "alone",
-                f"Nobody on the local network answered in {look_s:g} s: this server starts a new swarm. Others with "
-                "--lan will find it.",
+                f"Nobody on the local network answered in {look_s:g} s: this server starts a new swarm."
+                + (" Others with --lan will find it." if told else ""),
             )
 
     async def follow(self) -> NoReturn:

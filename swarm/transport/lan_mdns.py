@@ -11,6 +11,7 @@ from zeroconf import Error, InterfaceChoice, IPVersion, ServiceStateChange, Zero
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from swarm.core.errors import ConfigError, NetworkError
+from swarm.transport.addresses import is_loopback
 from swarm.transport.lan import MAX_HEARD, Hearing, Notice, advertised, write_notice
 
 SERVICE = "_swarm._tcp.local."
@@ -55,8 +56,11 @@ class MdnsNetwork:
         """See ``LocalNetwork.advertise``."""
         self._hearing.ignore(notice.peer)
         near = advertised(notice.addresses)
-        if not near:
-            raise NetworkError("this node has no address in a local network", hint="listen on all with --host 0.0.0.0")
+        if not near or (is_loopback(near[0]) and not self._hearing.loopback):  # others pass over loopback, as we do
+            raise NetworkError(
+                "it has no address of a private network",
+                hint="listen on all with --host 0.0.0.0, or have them join with --initial-peers",
+            )
         info = AsyncServiceInfo(
             SERVICE,
             f"{notice.peer}.{SERVICE}",

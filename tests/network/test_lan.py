@@ -18,7 +18,7 @@ from namespaces import switch
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from swarm.client.blocking import SwarmModel
-from swarm.core.errors import ConfigError
+from swarm.core.errors import ConfigError, NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.transport.lan import Notice
@@ -102,6 +102,17 @@ async def test_garbage_of_strangers_is_dropped_and_the_rest_heard(near: Callable
         assert list(network.heard()) == [notice(ONE, name)]
     finally:
         await stranger.async_close()
+
+
+async def test_loopback_alone_is_nothing_to_tell_others(name: str) -> None:
+    """Others would pass it over, so whoever tells nothing else must hear that nobody finds him."""
+    network = await MdnsNetwork.open(swarm=name)
+    try:
+        for addresses in ((f"/ip4/{LOOPBACK}/tcp/4001",), (f"/ip4/{LOOPBACK}/tcp/4001", "/ip4/192.0.2.1/tcp/4001")):
+            with pytest.raises(NetworkError, match="no address of a private network"):
+                await network.advertise(Notice(ONE, addresses, name))
+    finally:
+        await network.close()
 
 
 async def test_an_interface_is_an_address() -> None:

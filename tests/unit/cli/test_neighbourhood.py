@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from swarm.cli.console import JsonConsole
 from swarm.cli.neighbourhood import AGAIN_S, Neighbourhood
+from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.runtime.clock import VirtualClock
-from swarm.transport.lan import LOOK_S, MemoryAir, Notice
+from swarm.transport.lan import LOOK_S, MemoryAir, MemoryNetwork, Notice
 
 
 @dataclass
@@ -86,6 +87,24 @@ async def test_the_first_starts_a_swarm_and_the_second_joins_it_at_once() -> Non
     await street.clock.run(second.near.enter(second.notice))
     assert street.clock.monotonic_s() == LOOK_S
     assert second.events == ["neighbour"]
+
+
+class Deaf(MemoryNetwork):
+    """Of a machine without an address to tell."""
+
+    async def advertise(self, notice: Notice) -> None:
+        raise NetworkError(f"no address in {notice.addresses}")
+
+
+async def test_who_cannot_be_told_of_says_so_and_promises_nothing() -> None:
+    street = Street()
+    node = street.node(1)
+    node.near.network = Deaf(street.air, "")
+    await street.clock.run(node.near.enter(node.notice))
+    told = [json.loads(line) for line in node.said.getvalue().splitlines()]
+    assert [line["event"] for line in told] == ["warning", "alone"]
+    assert "others on the local network do not find this server" in str(told[0])
+    assert "will find it" not in str(told[1])
 
 
 async def test_two_that_start_at_once_end_in_one_swarm() -> None:
