@@ -87,9 +87,11 @@ class Blocks:
 def sentence(doing: str, choice: Choice) -> str:
     """The choice for people."""
     was, becomes = (f"{figure:.3g}" for figure in (choice.tokens_per_s_before, choice.tokens_per_s_after))
-    speed = f"The swarm's predicted {was} tokens/s become {becomes}" if was != becomes else (
-        f"The swarm's predicted {was} tokens/s stay"
-    )  # fmt: skip
+    if choice.tokens_per_s_after == 0:
+        speed = "Other layers are still missing, so there are no answers yet"
+    else:
+        rest = f"without this server {was}" if was != becomes else "with or without this server"
+        speed = f"All sessions together can then get {becomes} tokens/s, {rest}"
     return f"{doing} {layers_text([choice.span])}: {choice.why}. {speed}."
 
 

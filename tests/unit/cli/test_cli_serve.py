@@ -60,13 +60,20 @@ def test_what_makes_no_sense_is_named(words: tuple[str, ...], named: str) -> Non
 def test_the_choice_in_one_sentence_and_in_figures() -> None:
     choice = Choice(Span(10, 20), "nobody held layers 10 to 19", 0.0, 12.345)
     assert sentence("Taking", choice) == (
-        "Taking layers 10 to 19: nobody held layers 10 to 19. The swarm's predicted 0 tokens/s become 12.3."
+        "Taking layers 10 to 19: nobody held layers 10 to 19. All sessions together can then get 12.3 tokens/s, "
+        "without this server 0."
     )
     assert fields(choice) == {
         "span": [10, 20], "why": choice.why, "tokens_per_s_before": 0.0, "tokens_per_s_after": 12.345,
     }  # fmt: skip
     same = Choice(Span(0, 1), "it held them before", 5.0, 5.0)
-    assert sentence("Taking", same) == "Taking layer 0: it held them before. The swarm's predicted 5 tokens/s stay."
+    assert sentence("Taking", same).endswith(
+        "All sessions together can then get 5 tokens/s, with or without this server."
+    )
+    alone = Choice(Span(0, 1), "nobody held any layer", 0.0, 0.0)
+    assert sentence("Taking", alone) == (
+        "Taking layer 0: nobody held any layer. Other layers are still missing, so there are no answers yet."
+    )
 
 
 def made(model: ModelId) -> Calibration:
