@@ -152,7 +152,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DownloadError(
             f"cannot write to the cache {folder}: {error.strerror or error}",
-            hint="free disk space, or set XDG_CACHE_HOME to a folder on a larger disk",
+            hint="set XDG_CACHE_HOME to a folder that this user may write to and that has room",
         ) from error
 
 

@@ -104,7 +104,10 @@ class IdentityLock:
             self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise ConfigError(f"cannot lock the identity {self._path}: {error.strerror}") from error
+            raise ConfigError(
+                f"cannot lock the identity {self._path}: {error.strerror}",
+                hint="name a key file that this user may write with --identity, or set XDG_DATA_HOME to such a folder",
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
