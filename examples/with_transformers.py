@@ -38,8 +38,9 @@ def main(model_name: str, *initial_peers: str) -> None:
 
         print("two prompts at once, the best of three beams each:")
         inputs = tokenizer(["The capital of France is", "1 2 3 5 8"], return_tensors="pt", padding=True)
-        for text in tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=8, num_beams=3, do_sample=False)):
-            print(text.removeprefix(tokenizer.pad_token).strip())
+        output = model.generate(**inputs, max_new_tokens=8, num_beams=3, do_sample=False)
+        for text in tokenizer.batch_decode(output, skip_special_tokens=True):
+            print(text.strip())
 
 
 if __name__ == "__main__":
