@@ -7,13 +7,15 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from swarm.cli.console import Console
 from swarm.core.clock import Clock
 from swarm.models.progress import human_bytes, human_s
 from swarm.runtime.contribution import Contribution, ContributionFile, Contributions
-from swarm.server.service import Server
+
+if TYPE_CHECKING:  # it brings torch, for which `swarm contributed` should not wait
+    from swarm.server.service import Server
 
 NOTE_EVERY_S = 60.0
 TELL_EVERY_S = 600.0

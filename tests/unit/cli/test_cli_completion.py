@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,15 @@ def test_tab_in_bash_finds_files(scripts: dict[str, Path], tmp_path: Path) -> No
         ["bash", "--norc", "-c", TAB, "bash", str(scripts["bash"]), *words], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == [str(tmp_path / "second.key")]
+
+
+def test_the_options_of_every_command_are_known_without_anything_heavy() -> None:
+    """A shell that asks when it starts, and `contributed` and its like, should not wait seconds for torch."""
+    program = (
+        "import sys; from swarm.cli.main import main\n"
+        "code = main(['completion', 'bash'])\n"
+        "heavy = {'torch', 'hivemind', 'transformers'} & set(sys.modules)\n"
+        "sys.exit(f'{code} {heavy}' if heavy or code else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
