@@ -59,7 +59,7 @@ class MdnsNetwork:
         if not near or (is_loopback(near[0]) and not self._hearing.loopback):  # others pass over loopback, as we do
             raise NetworkError(
                 "it has no address of a private network",
-                hint="listen on all with --host 0.0.0.0, or have them join with --initial-peers",
+                hint="have them join with --initial-peers",
             )
         info = AsyncServiceInfo(
             SERVICE,
