@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -61,7 +62,8 @@ def tell(options: argparse.Namespace, *, resume: bool) -> int:
     except ProcessLookupError as error:
         raise ConfigError(f"the server with the key {path} has just gone") from error
     said = _await(lambda: state.read(pid), resume=resume, within_s=options.wait, alive=lambda: holder_of(path) == pid)
-    print(json.dumps(said) if options.json else state_text(said, resume=resume))
+    whose = f" --identity {shlex.quote(str(path))}" if options.identity else ""
+    print(json.dumps(said) if options.json else state_text(said, resume=resume, whose=whose))
     return 0
 
 
@@ -83,13 +85,13 @@ def done(said: dict[str, Any], *, resume: bool) -> bool:
     return (said["state"] in ("serving", "resting", "waiting")) if resume else said["state"] == "paused"
 
 
-def state_text(said: dict[str, Any], *, resume: bool) -> str:
-    """What a server says, for people."""
+def state_text(said: dict[str, Any], *, resume: bool, whose: str = "") -> str:
+    """What a server says, for people; ``whose`` is the option that names it to another command."""
     state, until_s = said.get("state"), said.get("until")
     if state == "serving":
         return "Serving again." if resume else "Told to pause; it has not begun to yet."
     if state == "paused":
-        return "Told to go on; it is still paused." if resume else "Paused. `python -m swarm resume` goes on."
+        return "Told to go on; it is still paused." if resume else f"Paused. `python -m swarm resume{whose}` goes on."
     if state in ("resting", "waiting"):
         hours = f" until {local_time(until_s)}" if isinstance(until_s, int | float) and 0 <= until_s < 1e11 else ""
         return (

@@ -109,6 +109,18 @@ def test_when_it_is_done(said: dict[str, Any], paused: bool, resumed: bool) -> N
     assert all(state_text(said, resume=resume).endswith(".") for resume in (False, True))
 
 
+def test_the_way_back_names_the_key_that_was_named(
+    tmp_path: Path, heard: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it `resume` would reach another server, or none."""
+    key = tmp_path / "second key"
+    with IdentityLock(key):
+        ServerState.of(key).tell("paused")
+        assert pause.run(options(key)) == 0
+    assert capsys.readouterr().out == f"Paused. `python -m swarm resume --identity '{key}'` goes on.\n"
+    assert state_text({"state": "paused"}, resume=False) == "Paused. `python -m swarm resume` goes on."
+
+
 def test_a_wait_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--wait"):
         resume.run(options(tmp_path / "key", wait=float("nan")))
