@@ -184,7 +184,8 @@ def summary(result: GenerationResult) -> str:
     """One line about how an answer came to be."""
     chain = " -> ".join(map(str, result.chain))
     exact = "" if result.exact else ", not exact (mixed numerics or lossy wire)"
-    healed = f", healed {len(result.heals)} times" if result.heals else ""
+    times = "once" if len(result.heals) == 1 else f"{len(result.heals)} times"
+    healed = f", healed {times}" if result.heals else ""
     return (
         f"[{len(result.token_ids)} tokens, {result.tokens_per_s:.1f} tok/s, first after {result.ttft_s:.2f} s, "
         f"{result.finish_reason}; {chain}{healed}{exact}]"

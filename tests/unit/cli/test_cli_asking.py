@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from swarm.cli.asking import attribution, progress_text, result_json
+from swarm.cli.asking import attribution, progress_text, result_json, summary
 from swarm.client.records import ReceiptProblem, Verification
-from swarm.client.results import GenerationResult, Progress
+from swarm.client.results import GenerationResult, Heal, Progress
 from swarm.core.ids import PeerId
 
 ONE, OTHER = PeerId("12D3KooWone"), PeerId("12D3KooWother")
@@ -21,6 +21,14 @@ def test_one_line_says_who_answered_and_what_is_wrong() -> None:
     line = "[attributed: 61 rows in 2 windows, by 2 servers; equivocation: one counter twice]"
     assert attribution(FOUND) == line
     assert attribution(RESULT.verification) == "[attributed: 0 rows in 0 windows, by 0 servers]"
+
+
+@pytest.mark.parametrize(("heals", "told"), [(0, "stop; ]"), (1, ", healed once]"), (3, ", healed 3 times]")])
+def test_how_it_went_in_one_line(heals: int, told: str) -> None:
+    heal = Heal(lost=(), replaced_by=(), pause_s=0.4, replayed_rows=40, reason="gone")
+    line = summary(dataclasses.replace(RESULT, heals=(heal,) * heals))
+    assert line.startswith("[2 tokens, 10.0 tok/s, first after 0.50 s, ")
+    assert line.endswith(told)
 
 
 def test_as_json_with_the_proof() -> None:
