@@ -35,7 +35,8 @@ def hub_errors(repo_id: str, revision: str) -> Iterator[None]:
         raise ModelError(f"{repo_id} is no model id: {error}", hint="write it as org/name") from error
     except _unreachable() as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DownloadError(f"cannot reach the hub for {repo_id}: {reason}", hint="check the network") from error
+        hint = "check the network" + ("" if "/" in repo_id else "; or is demo meant, or a folder like ./NAME?")
+        raise DownloadError(f"cannot reach the hub for {repo_id}: {reason}", hint=hint) from error
 
 
 def _unreachable() -> tuple[type[Exception], ...]:

@@ -245,6 +245,9 @@ def test_what_was_fetched_works_without_the_hub(hub_kit: Callable[..., Any], mon
     check(kit, files, LAYER)
     with pytest.raises(DownloadError, match=r"cannot reach the hub for someone/other"):
         open_it(kit, spec="someone/other")
+    with pytest.raises(DownloadError, match=r"cannot reach the hub for demmo") as bare:
+        open_it(kit, spec="demmo")
+    assert "or is demo meant" in bare.value.hint
 
 
 def test_only_bin_weights_are_refused_with_the_way_out(hub_kit: Callable[..., Any]) -> None:
