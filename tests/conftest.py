@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from swarm.models import ModelFiles, resolve
+from swarm.runtime.logs import NOISY
 
 os.environ["SWARM_CONFIG"] = os.devnull  # not the options of the person who runs these tests
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: helpers for all of them lie here
@@ -46,6 +49,17 @@ def group_of(file: str) -> str:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SideBySide | None:
     """Ours for ``--dist loadfile``, xdist's for everything else."""
     return SideBySide(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that runs in this process sets up logging for its own standard error, which is gone afterwards."""
+    loggers = [logging.getLogger(name) for name in ("swarm", *NOISY)]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, count
@@ -31,6 +32,7 @@ from swarm.core.records import sign_record
 from swarm.core.spans import Span
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.engine.executor import SpanEngine
+from swarm.engine.kv import KVSlot
 from swarm.engine.opening import SpanRequest, open_span
 from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.engine.weights import LoadOptions
@@ -182,7 +184,8 @@ class Engines:
 
 
 class Recorder:
-    """A ``SpanEngine`` that notes how many rows each work had, and may be held up, fail or compute nonsense.
+    """A ``SpanEngine`` that notes how many rows each work of a session had, and may be held up, fail or compute
+    nonsense.
 
     A forward takes ``takes_s`` of virtual time.
     """
@@ -190,10 +193,16 @@ class Recorder:
     def __init__(self, engine: SpanEngine, rows: list[int], takes_s: float = 0.0) -> None:
         self._engine = engine
         self._rows = rows
+        self._opened: weakref.WeakSet[KVSlot] = weakref.WeakSet()
         self._loop: Any = asyncio.get_running_loop()
         self.takes_s = takes_s
         self.before: Callable[[], None] | None = None
         self.after: Callable[[list[Output]], None] | None = None
+
+    def open(self, tokens: int) -> KVSlot:
+        slot = self._engine.open(tokens)
+        self._opened.add(slot)
+        return slot
 
     def run(self, batch: Sequence[Any]) -> Any:
         if self.before is not None:
@@ -203,7 +212,7 @@ class Recorder:
             self._loop.now_s += self.takes_s  # nobody else moves it while a thread is at work
         if self.after is not None:
             self.after(outputs)
-        self._rows.extend(work.rows for work in batch)
+        self._rows.extend(work.rows for work in batch if work.slot in self._opened)  # not what a server times alone
         return outputs
 
     def __getattr__(self, name: str) -> Any:

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import weakref
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,10 @@ class Console:
         self.names.append(name)
         self._said[name].set()
 
+    def waiting(self, what: Callable[[float], str]) -> AbstractContextManager[None]:
+        assert what(1.0)
+        return nullcontext()
+
     async def heard(self, name: str) -> None:
         await asyncio.wait_for(self._said[name].wait(), LONELY_S)
 
@@ -65,7 +70,10 @@ class Spare:
         placement = Placement(announcer, swarm.clock, PlacingConfig(), lambda: 0.5)
         loader: Any = SimpleNamespace(console=self.console, load=self._load)
         blocks: Any = SimpleNamespace(remembered=SimpleNamespace(put=self.remembered.__setitem__))
-        self.mover = Mover(node.server, placement, loader, blocks, self._prove, lambda: self.alone, every_s=30.0)
+        self.calm = asyncio.Lock()
+        self.mover = Mover(
+            node.server, placement, loader, blocks, self._prove, lambda: self.alone, self.calm, every_s=30.0
+        )
         self.task = asyncio.create_task(self.mover.run(), name="mover")
 
     @property

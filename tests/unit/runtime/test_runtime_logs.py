@@ -5,24 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from swarm.core.errors import ConfigError
 from swarm.runtime.folders import data_folder
-from swarm.runtime.logs import NOISY, printable, setup_logging
-
-
-@pytest.fixture(autouse=True)
-def restore() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("swarm", *NOISY)]
-    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, handlers, level, propagate in before:
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
+from swarm.runtime.logs import printable, setup_logging
 
 
 def test_default_is_quiet_and_short() -> None:
