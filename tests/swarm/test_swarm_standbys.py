@@ -15,6 +15,7 @@ from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.metrics import METRICS_LIFETIME_S
 from swarm.engine.speed import SpanSpeed
+from swarm.server.config import ServerConfig
 
 SLOW = SpanSpeed(tau_s=0.02)
 
@@ -155,13 +156,14 @@ async def test_a_directory_that_is_away_while_nobody_stands_by(swarm: Swarm) -> 
 
 @pytest.mark.parametrize("sessions", [1, 6])
 async def test_the_directory_is_read_as_often_for_many_as_for_one(swarm: Swarm, sessions: int) -> None:
-    await swarm.serve(*SPANS * 2, speed=SpanSpeed(tau_s=0.08))  # short: while one computes, no message travels here
+    # While somebody computes no message travels here, so signing what is left would seem to take long.
+    await swarm.serve(*SPANS * 2, speed=SpanSpeed(tau_s=0.2), config=ServerConfig(receipts=False))
     model = swarm.client()
     swarm.delay(0.005)
     reads = Reads(model)
     began_s = swarm.clock.monotonic_s()
     prompts = [f"prompt {number}" for number in range(sessions)]
-    await model.generate_many(prompts, max_new_tokens=40, ignore_eos=True)
+    await model.generate_many(prompts, max_new_tokens=16, ignore_eos=True)
     took_s = swarm.clock.monotonic_s() - began_s
     assert took_s > 10.0
     assert 2 <= reads.count <= 3 + took_s / REFRESH_S
