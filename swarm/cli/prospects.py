@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import msgspec
 
@@ -12,8 +11,6 @@ from swarm.client.snapshot import Snapshot
 from swarm.core.errors import NoRouteError
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
-from swarm.scheduling.cluster import Cluster
-from swarm.scheduling.routing import Route
 
 FASTER = 1.1
 """By less than this factor predictions are alike: they are not that exact."""
@@ -80,19 +77,7 @@ def _forecast(swarm: Snapshot) -> Forecast:
     if isinstance(route, NoRouteError):
         return Forecast(None, route.message)
     rate = 1 / route.latency_s if route.latency_s > 0 else None
-    return Forecast(rate, guessed=_guessed(swarm.cluster, route))
-
-
-def _guessed(cluster: Cluster, route: Route) -> int:
-    """How many of the route's figures are assumptions: round trips between its servers, and their uplinks."""
-    nodes = {node.id: node for node in cluster.nodes}
-    links = sum(_unmeasured(cluster, a.peer, b.peer) for a, b in pairwise(route.stages))
-    ends = sum(peer not in cluster.client_rtt_s for peer in {route.stages[0].peer, route.stages[-1].peer})
-    return links + ends + sum(nodes[stage.peer].uplink_mbps is None for stage in route.stages[:-1])
-
-
-def _unmeasured(cluster: Cluster, a: str, b: str) -> bool:
-    return a != b and b not in cluster.rtt_s.get(a, {}) and a not in cluster.rtt_s.get(b, {})
+    return Forecast(rate, guessed=swarm.guessed)
 
 
 def prospects_text(found: Prospects) -> str:

@@ -92,8 +92,11 @@ def _route_text(snapshot: Snapshot) -> str:
     rate = f", {1 / route.latency_s:.2f} tokens/s" if route.latency_s > 0 else ""
     chain = chain_text((stage.peer[-8:], stage.span) for stage in route.stages)
     size = "" if snapshot.hidden_size else f", if a row takes {snapshot.cluster.activation_bytes} bytes"
+    guessed = snapshot.guessed
+    slow = f"; {guessed} of its links never measured, which count as slow" if guessed else ""
     return (
-        f"the fastest chain from here: {chain}\n  {ms(route.latency_s)} a token{rate} predicted for a new session{size}"
+        f"the fastest chain from here: {chain}\n"
+        f"  {ms(route.latency_s)} a token{rate} predicted for a new session{size}{slow}"
     )
 
 

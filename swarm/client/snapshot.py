@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from swarm.client.choice import ModelShape, View, priced
 from swarm.core.errors import NoRouteError
@@ -69,6 +70,21 @@ class Snapshot:
             return View(shape, self.shown, self.client_rtt_s).best(priced(RouteNeeds(head="remote", kv_tokens=1)))
         except NoRouteError as error:
             return error
+
+    @property
+    def guessed(self) -> int:
+        """How many figures of the route are assumptions: round trips to, from and between its servers, and uplinks."""
+        route, cluster = self.route, self.cluster
+        if isinstance(route, NoRouteError):
+            return 0
+        nodes = {node.id: node for node in cluster.nodes}
+        links = sum(_unmeasured(cluster, a.peer, b.peer) for a, b in pairwise(route.stages))
+        ends = sum(peer not in cluster.client_rtt_s for peer in {route.stages[0].peer, route.stages[-1].peer})
+        return links + ends + sum(nodes[stage.peer].uplink_mbps is None for stage in route.stages[:-1])
+
+
+def _unmeasured(cluster: Cluster, a: str, b: str) -> bool:
+    return a != b and b not in cluster.rtt_s.get(a, {}) and a not in cluster.rtt_s.get(b, {})
 
 
 def layer_count_of(listings: Sequence[Listing], entry: ModelEntry | None) -> int:

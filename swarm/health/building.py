@@ -46,11 +46,15 @@ decides."""
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What routing says of a model: how long a step of a new session takes, and how many sessions there is room for."""
+    """What routing says of a model: how long a step of a new session takes, and how many sessions there is room for.
+
+    ``guessed``: so many of the chain's figures nobody has measured.
+    """
 
     step_s: float | None
     knee_sessions: float | None
     reason: str
+    guessed: int = 0
 
 
 NO_PREDICTION = Prediction(None, None, "")
@@ -104,7 +108,8 @@ def predict(sight: Sight, serving: Sequence[Listing]) -> Prediction:
     nodes = {node.id: node for node in snapshot.cluster.nodes}
     chain = [(nodes[stage.peer], len(stage.span)) for stage in route.stages]
     most = swarm_knee(snapshot.cluster, chain, priced(RouteNeeds(head="remote", kv_tokens=1)))
-    return Prediction(max(route.latency_s, MIN_STEP_S), None if math.isinf(most) else most, "")
+    step_s = max(route.latency_s, MIN_STEP_S)
+    return Prediction(step_s, None if math.isinf(most) else most, "", snapshot.guessed)
 
 
 def build(sight: Sight, prediction: Prediction) -> ModelState:
@@ -120,7 +125,7 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
     reports = {peer: told.report for peer in counting if (told := sight.heard.get(peer)) is not None and told.report}
     steps = together([report.step_s for report in reports.values()])
     usable_now = bool(counts) and not missing and tokens_per_s is not None
-    outlook = Outlook(sight.layers, missing, tokens_per_s, sessions, knee, prediction.reason)
+    outlook = Outlook(sight.layers, missing, tokens_per_s, sessions, knee, prediction.reason, prediction.guessed)
     name = sight.model.partition("#")[0].partition("@")[0]
     return ModelState(
         model=sight.model,

@@ -16,7 +16,8 @@ MANY_SESSIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the sentence is about; ``reason`` is why routing finds no chain though no layer is missing."""
+    """What the sentence is about; ``reason`` is why routing finds no chain though no layer is missing, ``guessed`` how
+    many figures of the chain were never measured, and count as slow."""
 
     layers: int
     missing: Sequence[Span]
@@ -24,6 +25,7 @@ class Outlook:
     sessions: int
     knee_sessions: float | None
     reason: str
+    guessed: int = 0
 
 
 def sentence(outlook: Outlook) -> str:
@@ -35,7 +37,8 @@ def sentence(outlook: Outlook) -> str:
     if outlook.tokens_per_s is None:
         reason = clip(outlook.reason, MAX_REASON_CHARS)
         return f"Not usable: {reason}." if reason else "Not usable: no way through its servers was found."
-    return f"Usable now: about {_rate(outlook.tokens_per_s)} for a new session; {_room(outlook)}."
+    more = ", perhaps more (some links were never measured)" if outlook.guessed else ""
+    return f"Usable now: about {_rate(outlook.tokens_per_s)} for a new session{more}; {_room(outlook)}."
 
 
 def _rate(tokens_per_s: float) -> str:

@@ -89,8 +89,10 @@ class ChainView {
     const spent_s = chain.stages.map((stage) => (stage.wait_s ?? 0) + (stage.compute_s ?? 0) + (stage.send_s ?? 0));
     const sum_s = spent_s.reduce((sum, time_s) => sum + time_s, 0);
     const whole_s = Math.max(chain.period_s ?? 0, sum_s + (chain.elsewhere_s ?? 0));
-    const each = chain.period_s === null ? "" : `, ${seconds(chain.period_s)} a token`;
-    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${rate(chain.tokens_per_s) ?? "speed unknown"}${each}`);
+    const each = chain.period_s === null ? "" : `${seconds(chain.period_s)} a token`;
+    const speed = rate(chain.tokens_per_s);
+    const pace = speed === null ? (each ? `last ${each}` : "speed unknown") : each ? `${speed}, ${each}` : speed;
+    write(this.title, `Chain ${chain.label.slice(0, 8)}: ${pace}`);
     title(this.title, `chain ${chain.label}`);
     const parts = `open for ${duration(chain.open_s)}, ${plural(chain.stages.length, "stage")}`;
     const quiet = fresh(chain) ? "" : "; no step lately: it waits or is over";

@@ -24,6 +24,11 @@ USABLE = Outlook(30, [], 12.3, 3, 9.4, "")
             Outlook(30, [], 2.0, 9, 9.4, ""),
             "Usable now: about 2 tokens/s for a new session; full: 9 sessions where 9 fit before all get slower.",
         ),
+        (
+            Outlook(30, [], 2.0, 1, None, "", guessed=2),
+            "Usable now: about 2 tokens/s for a new session, perhaps more (some links were never measured); 1 session "
+            "runs.",
+        ),
         (Outlook(30, [], 2.0, 1, None, ""), "Usable now: about 2 tokens/s for a new session; 1 session runs."),
         (Outlook(30, [], 2.0, 2, None, ""), "Usable now: about 2 tokens/s for a new session; 2 sessions run."),
         (
