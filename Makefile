@@ -6,11 +6,10 @@ PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3)
 READY := $(VENV)/.ready
 INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
 
-# Tests that need nobody else's time run side by side, a file a worker, and one worker more than cores for the one that
-# mostly waits for a network to come back. Those of real processes run afterwards, the longest first, on NETWORK_WORKERS;
-# then those in a browser. Files that ask one swarm are one worker's (tests/conftest.py): it is started once.
+# Tests run side by side, a file a worker, with one worker more than cores for what mostly waits. Those of real processes run
+# after the others, the longest first, all that share a swarm by one worker; then those in a browser.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
-NETWORK_WORKERS ?= 2
+NETWORK_WORKERS ?= $(WORKERS)
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 WAITING := tests/network/test_outage.py
 LONGEST := tests/network/test_commands.py tests/network/test_chaos.py tests/network/test_leaving.py
@@ -50,9 +49,11 @@ demo: $(READY)  ## three servers on this machine answer a prompt together
 
 # One compute thread per process: three servers on few cores would fight, and results stay comparable.
 test: export OMP_NUM_THREADS ?= 1
+# Else each of hundreds of processes compiles our modules anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: model tools  ## run the tests (ARGS="-k name" passes options to pytest)
 	$(PY) -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) $(WAITING) tests/swarm tests/unit $(ARGS) $(MAYBE_NONE)
-	$(PY) -m pytest -n $(NETWORK_WORKERS) $(SIDE_BY_SIDE) $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
+	$(PY) -m pytest -n $(NETWORK_WORKERS) $(SIDE_BY_SIDE) --durations 25 $(LONGEST) tests/network --ignore $(WAITING) $(ARGS) $(MAYBE_NONE)
 	$(PY) -m pytest -n 2 $(SIDE_BY_SIDE) tests/browser $(ARGS) $(MAYBE_NONE)
 
 lint: $(READY)  ## check style, types, who imports whom, and the container file

@@ -20,7 +20,7 @@ from swarm.scheduling.reasons import layers_text
 from swarm.server.service import Server
 from swarm.transport.pinger import Pinger
 
-PING_S = 2.5
+PING_S = 1.0
 """For all round trips together; READY waits for no more."""
 MOST_PINGED = 16
 

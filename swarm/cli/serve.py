@@ -7,7 +7,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-from swarm.cli.apart import leave_process
 from swarm.cli.checks import AUTO, check_addresses, read_max_memory
 from swarm.cli.console import Console, HumanConsole, JsonConsole
 from swarm.cli.joining import add_joining, check_joining
@@ -156,7 +155,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             console.event("failed", str(error), message=error.message, hint=error.hint)
         raise
-    leave_process(code)
+    return code
 
 
 def _serve(options: argparse.Namespace, console: Console) -> int:

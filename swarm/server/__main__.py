@@ -6,6 +6,7 @@ from swarm.cli.early import hush
 
 if __name__ == "__main__":
     hush()
+    from swarm.cli.apart import leave_process
     from swarm.cli.main import serve
 
-    raise SystemExit(serve(sys.argv[1:]))
+    leave_process(serve(sys.argv[1:]))

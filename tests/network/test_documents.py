@@ -213,8 +213,9 @@ def strip(command: str) -> str:
 
 def test_what_a_server_prints_for_others_can_be_copied(stage: Stage) -> None:
     said = stage.services[SECOND].said
-    assert any(line.startswith("span      0:30 of 30 layers, with embeddings, with LM head") for line in said)
-    assert any(line.startswith(f"memory    538.1 MB of weights, KV for {KV_TOKENS} tokens") for line in said)
+    # All layers, or those that the first one leaves: it depends on whether that one was heard of yet.
+    assert any(re.match(r"span      (0|10):30 of 30 layers, with .*LM head", line) for line in said), said
+    assert any(re.match(rf"memory    \d+\.\d MB of weights, KV for {KV_TOKENS} tokens", line) for line in said), said
     assert any("NO GPU FOUND" in line for line in said) or "device    cuda" in "\n".join(said)
     command = said[said.index("and ask with:") + 1].strip()
     assert command.startswith("python -m swarm generate ")
