@@ -12,7 +12,7 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8
 NETWORK_WORKERS ?= $(WORKERS)
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 WAITING := tests/network/test_outage.py
-LONGEST := tests/network/test_commands.py tests/network/test_chaos.py tests/network/test_leaving.py
+LONGEST := $(addprefix tests/network/test_,commands.py chaos.py leaving.py volunteer.py server_life.py)
 # With ARGS a selection may leave a run without a test (pytest's exit code 5).
 MAYBE_NONE = $(if $(ARGS),|| test $$? -eq 5)
 CHECKED := swarm $(wildcard benchmarks)
