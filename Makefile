@@ -7,9 +7,10 @@ READY := $(VENV)/.ready
 INSTALL := $(PY) -m pip install --progress-bar off -c constraints.txt -e '.[test,dev]'
 
 # Tests run side by side, a file a worker, with one worker more than cores for what mostly waits. Those of real processes run
-# after the others, the longest first, all that share a swarm by one worker; then those in a browser.
+# after the others, NETWORK_WORKERS files at a time (more get into each other's way on two cores), the longest first, all that
+# share a swarm by one worker; then those in a browser.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
-NETWORK_WORKERS ?= $(WORKERS)
+NETWORK_WORKERS ?= 2
 SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 WAITING := tests/network/test_outage.py
 LONGEST := $(addprefix tests/network/test_,commands.py chaos.py leaving.py volunteer.py server_life.py)

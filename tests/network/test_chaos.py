@@ -25,7 +25,7 @@ from swarm.models import ModelFiles
 
 SPANS = [Span(0, 10), Span(10, 20), Span(20, 30)] * 2
 SEED = int(os.environ.get("SWARM_CHAOS_SEED", "1"))
-EVENTS = 20
+EVENTS = int(os.environ.get("SWARM_CHAOS_EVENTS", "12"))
 ASKERS = 3
 PIECES = 6
 LONGEST_PAUSE_S = 60.0
