@@ -111,7 +111,12 @@ class Bench:
         task.add_done_callback(self._following.discard)
 
     async def _follow(self, record: SessionRecord) -> None:
-        await asyncio.to_thread(self._consequences.enter, record)
+        try:
+            entering = asyncio.get_running_loop().run_in_executor(None, self._consequences.enter, record)
+        except RuntimeError:  # a program that did not close us ends, and begins no thread any more
+            self._consequences.enter(record)
+            return
+        await entering
         await self._consequences.of(record)
 
     def _failed(self, name: str, error: Exception) -> None:
