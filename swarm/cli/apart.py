@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def apart(work: Callable[[], T]) -> T:
-    """What ``work`` returns, run in a thread of its own, which ``leave_process`` does not wait for."""
+    """What ``work`` returns, run in a thread of its own, which keeps nobody waiting: the process may end meanwhile."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -36,7 +36,7 @@ async def apart(work: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(settle, result, failed)
 
-    threading.Thread(target=run, daemon=True, name="loading").start()
+    threading.Thread(target=run, daemon=True, name="apart").start()
     return await done
 
 

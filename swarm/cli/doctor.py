@@ -11,9 +11,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from swarm.cli.apart import apart
 from swarm.cli.checks import check_addresses
 from swarm.cli.checkup.compute import look_at_device
-from swarm.cli.checkup.findings import Check, Finding, Level, Report, error, in_thread, run_checks
+from swarm.cli.checkup.findings import Check, Finding, Level, Report, error, run_checks
 from swarm.cli.checkup.machine import look_at_memory, look_at_open_files, look_at_packages
 from swarm.cli.checkup.model import Wish, look_at_disk, look_at_model, open_model
 from swarm.cli.checkup.storage import check_key, check_reputation, look_at_folders
@@ -166,13 +167,13 @@ async def _look_at_key(path: Path | None, report: Report) -> None:
 
 
 async def _look_at_reputation(report: Report) -> None:
-    report(await in_thread(lambda: check_reputation(ReputationStore.default_path())))
+    report(await apart(lambda: check_reputation(ReputationStore.default_path())))
 
 
 async def _look_outside(options: argparse.Namespace, opened: asyncio.Future[ModelFiles | None], report: Report) -> None:
     async def look(report: Report) -> None:
         try:  # hivemind takes seconds
-            network = await in_thread(lambda: import_module("swarm.cli.checkup.network"))
+            network = await apart(lambda: import_module("swarm.cli.checkup.network"))
         except (ImportError, OSError) as fault:
             what = f"hivemind cannot be imported: {' '.join(str(fault).split())[:300]}"
             report(

@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarm.cli.checkup.findings import Finding, Report, error, in_thread, ok, warning
+from swarm.cli.apart import apart
+from swarm.cli.checkup.findings import Finding, Report, error, ok, warning
 
 if TYPE_CHECKING:
     from swarm.engine.survey import Survey
@@ -20,7 +21,7 @@ UPDATE_DRIVER = "update the GPU's driver, or install a torch built for an older 
 async def look_at_device(device: str, quantization: str, report: Report, *, speed: bool = False) -> None:
     """torch, then the device that was asked for, then bitsandbytes if weights are to be quantized."""
     try:
-        found, nvidia_driver = await in_thread(lambda: (_survey(), NVIDIA_DRIVER.exists()))
+        found, nvidia_driver = await apart(lambda: (_survey(), NVIDIA_DRIVER.exists()))
     except (ImportError, OSError) as fault:
         what = f"torch cannot be imported: {' '.join(str(fault).split())[:300]}"
         report(error("torch", what, "pip install --force-reinstall torch, or make the environment anew"))
@@ -31,10 +32,10 @@ async def look_at_device(device: str, quantization: str, report: Report, *, spee
     if verdict.level == "error":
         return
     if quantization != "none":
-        await in_thread(lambda: import_module("swarm.engine.survey").try_quantization(quantization, device))
+        await apart(lambda: import_module("swarm.engine.survey").try_quantization(quantization, device))
         report(ok("bitsandbytes", f"{quantization} works on {device}"))
     if speed:
-        report(await in_thread(lambda: _speed(device)))
+        report(await apart(lambda: _speed(device)))
 
 
 def _survey() -> Survey:

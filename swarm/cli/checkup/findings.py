@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -77,29 +76,3 @@ async def guarded(check: Check, report: Report, limit_s: float) -> None:
     except Exception as bug:  # the other checks still say what they find
         what = f"the check itself failed: {type(bug).__name__}: {' '.join(str(bug).split())[:300]}"
         report(error(check.name, what, "please report this"))
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """What ``work`` returns, from a thread that keeps nobody waiting: when the caller gives up, the process may end."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, fault: BaseException | None) -> None:
-        if done.done():
-            return
-        if fault is not None:
-            done.set_exception(fault)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]  # there is one where there is no fault
-
-    def run() -> None:
-        result, fault = None, None
-        try:
-            result = work()
-        except BaseException as raised:
-            fault = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, result, fault)
-
-    threading.Thread(target=run, daemon=True, name="check").start()
-    return await done

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from swarm.cli.checkup.findings import Finding, Report, error, in_thread, ok, warning
+from swarm.cli.apart import apart
+from swarm.cli.checkup.findings import Finding, Report, error, ok, warning
 from swarm.cli.checkup.storage import free_bytes, judge_disk
 from swarm.models.demo import DISK_BYTES, FETCHED_BYTES, is_prepared
 from swarm.models.files import ModelFiles
@@ -32,9 +33,9 @@ async def open_model(wish: Wish) -> ModelFiles | None:
 
     Raises what ``resolve`` does.
     """
-    if wish.model == DEMO and not await in_thread(lambda: is_prepared(default_cache())):
+    if wish.model == DEMO and not await apart(lambda: is_prepared(default_cache())):
         return None
-    return await in_thread(lambda: resolve(wish.model, revision=wish.revision))
+    return await apart(lambda: resolve(wish.model, revision=wish.revision))
 
 
 async def look_at_model(wish: Wish, files: ModelFiles | None, report: Report) -> None:
@@ -46,8 +47,8 @@ async def look_at_model(wish: Wish, files: ModelFiles | None, report: Report) ->
         report(judge_disk(free_bytes(cache), FETCHED_BYTES + 2 * DISK_BYTES, str(cache)))
         return
     report(ok("model", f"{files.model_id}, {files.layer_count} layers"))
-    missing = await in_thread(files.source.to_fetch_bytes)
-    room = await in_thread(lambda: _room(wish, files))
+    missing = await apart(files.source.to_fetch_bytes)
+    room = await apart(lambda: _room(wish, files))
     report(judge_room(room, files.layer_count))
     share = max(room.capacity_layers, 1) / files.layer_count
     report(judge_disk(free_bytes(cache), int(missing * share), str(cache)))

@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from swarm.cli.apart import apart
 from swarm.cli.checks import check_addresses
 from swarm.cli.checkup.coverage import judge_coverage, judge_models, named
-from swarm.cli.checkup.findings import Check, Finding, Report, error, guarded, in_thread, ok, unknown, warning
+from swarm.cli.checkup.findings import Check, Finding, Report, error, guarded, ok, unknown, warning
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, SwarmError
 from swarm.core.ids import ModelId, PeerId
@@ -106,7 +107,7 @@ class Network:
         """Whether the port is free; reported."""
         where = f"{self.place.host} port {self.place.port}"
         try:
-            await in_thread(lambda: check_port(self.place.host, self.place.port))
+            await apart(lambda: check_port(self.place.host, self.place.port))
         except ConfigError as fault:
             fix = "a server that runs already may have it; stop that, or choose another --port"
             self.report(error("port", fault.message, fix if self.place.port else fault.hint))

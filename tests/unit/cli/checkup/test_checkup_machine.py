@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from swarm.cli.apart import apart
 from swarm.cli.checkup.compute import judge_device, look_at_device
-from swarm.cli.checkup.findings import Check, Finding, Level, Report, in_thread, ok, run_checks
+from swarm.cli.checkup.findings import Check, Finding, Level, Report, ok, run_checks
 from swarm.cli.checkup.machine import (
     installed_version,
     judge_memory,
@@ -75,9 +76,10 @@ def test_findings_come_as_they_are_made_and_no_check_stops_another() -> None:
 def test_a_thread_that_hangs_keeps_no_process_alive() -> None:
     code = """
 import asyncio, time
-from swarm.cli.checkup.findings import Check, in_thread, run_checks
+from swarm.cli.apart import apart
+from swarm.cli.checkup.findings import Check, run_checks
 async def hang(report):
-    await in_thread(lambda: time.sleep(600))
+    await apart(lambda: time.sleep(600))
 asyncio.run(run_checks([Check("it", hang)], lambda finding: print(finding.level), limit_s=0.1))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -86,9 +88,9 @@ asyncio.run(run_checks([Check("it", hang)], lambda finding: print(finding.level)
 
 def test_what_a_thread_raises_is_raised() -> None:
     async def ask() -> None:
-        assert await in_thread(lambda: time.sleep(0) or 5) == 5
+        assert await apart(lambda: time.sleep(0) or 5) == 5
         with pytest.raises(ConfigError):
-            await in_thread(lambda: load_or_create(Path("/proc/none/key")))
+            await apart(lambda: load_or_create(Path("/proc/none/key")))
 
     asyncio.run(ask())
 
@@ -165,7 +167,7 @@ def test_reputation(tmp_path: Path) -> None:
     store.write_bytes(b"this is no database" * 100)
 
     async def look(report: Report) -> None:
-        report(await in_thread(lambda: check_reputation(store)))
+        report(await apart(lambda: check_reputation(store)))
 
     [damaged] = found(look)
     one(damaged, Level.ERROR, str(store))
