@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
+from page_tags import Tags
 
 from swarm.gateway.app import PAGE
 
@@ -16,28 +16,6 @@ MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eva
 
 def source(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
-
-
-class Tags(HTMLParser):
-    """The tags of a page with their attributes, and what stands inside scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.inline = ""
-        self._in = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._in = tag
-
-    def handle_data(self, data: str) -> None:
-        if self._in in ("script", "style"):
-            self.inline += data.strip()
-
-    def handle_endtag(self, tag: str) -> None:
-        self._in = ""
 
 
 def test_the_policy_forbids_nothing_that_the_page_needs() -> None:

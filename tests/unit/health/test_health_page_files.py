@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
+from page_tags import Tags
 
 from swarm.health.app import page_files
 
@@ -14,28 +14,6 @@ VENDORED = "uplot."
 FILES = {name: file.body.decode() for name, file in page_files().items()}
 OURS = {name: text for name, text in FILES.items() if not name.startswith(VENDORED)}
 MODULES = {name: text for name, text in OURS.items() if name.endswith(".js")}
-
-
-class Tags(HTMLParser):
-    """The tags of a page with their attributes, and what stands inside scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.inline = ""
-        self._in = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._in = tag
-
-    def handle_data(self, data: str) -> None:
-        if self._in in ("script", "style"):
-            self.inline += data.strip()
-
-    def handle_endtag(self, tag: str) -> None:
-        self._in = ""
 
 
 PAGE = Tags(FILES["index.html"])
