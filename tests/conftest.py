@@ -52,14 +52,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SideBySid
 
 
 @pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """A command that runs in this process sets up logging for its own standard error, which is gone afterwards."""
+def untouched_logs() -> Iterator[None]:
+    """A command that runs in this process sets up logging for its own standard error, which is gone afterwards.
+
+    So it may have been before this test: a fixture of a whole file may run a command. Other packages' loggers are left
+    as they are found, since those packages set them up when they are imported.
+    """
+    for name in ("swarm", "asyncio"):
+        set_logger(logging.getLogger(name), [], logging.NOTSET, propagate=True)
     loggers = [logging.getLogger(name) for name in ("swarm", *NOISY)]
     before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield
     for logger, handlers, level, propagate in before:
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
+        set_logger(logger, handlers, level, propagate=propagate)
+
+
+def set_logger(logger: logging.Logger, handlers: list[logging.Handler], level: int, *, propagate: bool) -> None:
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
