@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from swarm.client.auditing.audit import AuditedWindow, AuditMeans, StageAudit, audit_stage
 from swarm.client.auditing.reference import OwnReference
 from swarm.client.blocking import SwarmModel
-from swarm.client.records import SessionRecord
+from swarm.client.evidence.records import SessionRecord
 from swarm.client.request import Options
 from swarm.core.errors import ConfigError, NetworkError
 from swarm.core.numerics import Numerics

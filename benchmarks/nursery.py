@@ -87,7 +87,7 @@ class Nursery:
 def main() -> int:
     """Fork a server for every order; kill those that are left when no more come."""
     import benchmarks.cheaters.catalogue  # noqa: F401 - this is what the servers are spared
-    import swarm.cli.host  # noqa: F401
+    import swarm.cli.hosting.host  # noqa: F401
 
     gc.freeze()  # shared with every child for as long as nobody writes to it
     signal.signal(signal.SIGINT, signal.SIG_IGN)

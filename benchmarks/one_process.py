@@ -20,8 +20,8 @@ from swarm.engine.weights import LoadOptions
 from swarm.models.files import ModelFiles
 from swarm.models.progress import silent
 from swarm.runtime.clock import SystemClock
-from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
+from swarm.server.reports.announcer import Announcer, first_announcement
 from swarm.server.service import Server, ServerParts
 from swarm.transport.memory import MemoryNetwork
 

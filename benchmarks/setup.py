@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from swarm.cli.demo import servers
+from swarm.cli.commands.demo import servers
 from swarm.core.spans import Span
 from swarm.models.files import ModelFiles
 from swarm.models.resolve import resolve

@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.cheaters.cheat import Cheat
 from swarm.core.errors import BusyError
 from swarm.engine.work import Output
-from swarm.server.fetching import BUSY_RETRY_S, Fetching
-from swarm.server.notary import Notary
-from swarm.server.passage import Passage
+from swarm.server.record.fetching import BUSY_RETRY_S, Fetching
+from swarm.server.record.notary import Notary
+from swarm.server.sessions.passage import Passage
 from swarm.transport.framing import FrameStream
 from swarm.verification.compact import pack
 from swarm.verification.receipts import WINDOW_ROWS, Opening, Receipt
@@ -27,7 +27,7 @@ FRAMING_ERROR = 0.5
 """How far a framing auditor's rows are from right ones, relative to what its layers add."""
 
 SignAll = Callable[[Notary, list[Receipt]], list[Message]]
-SIGNED = "swarm.server.notary.Notary._signed"
+SIGNED = "swarm.server.record.notary.Notary._signed"
 
 
 def claims_rows() -> Cheat:
@@ -55,7 +55,7 @@ def claims_layers() -> Cheat:
 
         return open_wider
 
-    patched = "swarm.server.signing.Desk.opening"
+    patched = "swarm.server.record.signing.Desk.opening"
     return Cheat(summary="signs for more layers than it was asked to run", server=((patched, change),))
 
 
@@ -98,8 +98,8 @@ def busy_to_audits() -> Cheat:
     return Cheat(
         summary="computes something else and is busy when it is audited",
         server=(
-            ("swarm.server.fetching.Fetching._answer_all", change_fetching),
-            ("swarm.server.reception.Reception.admit", change_admission),
+            ("swarm.server.record.fetching.Fetching._answer_all", change_fetching),
+            ("swarm.server.sessions.reception.Reception.admit", change_admission),
         ),
     )
 
@@ -117,7 +117,7 @@ def withholds() -> Cheat:
 
     return Cheat(
         summary="shows nobody what it sent to the next server, which cheats",
-        server=(("swarm.server.fetching.Fetching._answer_all", change),),
+        server=(("swarm.server.record.fetching.Fetching._answer_all", change),),
     )
 
 
@@ -141,5 +141,5 @@ def frames() -> Cheat:
 
     return Cheat(
         summary="answers audits of others wrongly, and ordinary sessions right",
-        server=(("swarm.server.passage.Passage.computed", change),),
+        server=(("swarm.server.sessions.passage.Passage.computed", change),),
     )

@@ -17,7 +17,7 @@ from swarm.decoding.uniform import uniform
 from swarm.verification.verdict import LOGIT_ERROR, cdf_tolerance
 
 REPLACED = 0.01
-TARGET = "swarm.server.tail.choose"
+TARGET = "swarm.server.sessions.tail.choose"
 Choose = Callable[[Logits, History, int, SamplingParams], Choice]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.cheaters.cheat import Cheat
-from swarm.cli.calibrate import cut
+from swarm.cli.commands.calibrate import cut
 from swarm.core.errors import ConfigError
 from swarm.core.spans import Span
 from swarm.engine.calibration import BoundaryStates

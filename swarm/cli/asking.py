@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from swarm.cli.joining import add_joining, check_joining, joining_text, lan_of
-from swarm.cli.live_line import LiveLine, waiting
+from swarm.cli.output.live_line import LiveLine, waiting
 from swarm.client.blocking import SwarmModel
-from swarm.client.records import Verification
+from swarm.client.evidence.records import Verification
 from swarm.client.request import Options
 from swarm.client.results import ChainStage, GenerationResult, Progress
 from swarm.core.errors import ConfigError

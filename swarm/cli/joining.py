@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from swarm.cli.checks import check_addresses
+from swarm.cli.options.checks import check_addresses
 from swarm.core.errors import ConfigError
 from swarm.transport.addresses import split_peer
 from swarm.transport.lan import LOOK_S, check_swarm_name

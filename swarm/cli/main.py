@@ -14,34 +14,34 @@ from importlib import import_module
 
 from swarm import __version__
 from swarm.cli.early import listen
-from swarm.cli.parser import CommandParser, add_config_options, log_sources, show_config
-from swarm.cli.settings import key_of, settable
+from swarm.cli.options.parser import CommandParser, add_config_options, log_sources, show_config
+from swarm.cli.options.settings import key_of, settable
 from swarm.core.errors import CapacityError, MisuseError, NetworkError, PeerError, SwarmError
 from swarm.runtime.logs import LEVELS, printable, setup_logging
 
 COMMANDS = {
-    "doctor": ("swarm.cli.doctor", "whether this machine is fit for it: what is wrong, and how to mend it"),
-    "server": ("swarm.cli.serve", "hold a span of a model's layers and answer for them"),
-    "pause": ("swarm.cli.pause", "have a server of this machine rest for a while"),
-    "resume": ("swarm.cli.resume", "have a paused server go on"),
-    "contributed": ("swarm.cli.contributed", "what this machine's servers have done for their swarms"),
-    "bootstrap": ("swarm.cli.bootstrap", "a stable first peer that others join through, without any layers"),
-    "gateway": ("swarm.cli.gateway", "let OpenAI's clients and a chat page ask a swarm"),
-    "health": ("swarm.cli.health", "a page that follows a swarm, also as JSON and for Prometheus"),
-    "generate": ("swarm.cli.generate", "answer one prompt"),
-    "chat": ("swarm.cli.chat", "talk with the model"),
-    "status": ("swarm.cli.status", "who serves which layers of a swarm, and how fast"),
-    "route": ("swarm.cli.route", "what if: the fastest chain through a described cluster"),
-    "plan": ("swarm.cli.plan", "what if: who of a described cluster should hold which layers"),
-    "audit-rate": ("swarm.cli.audit_rate", "what if: how often to audit so that cheating does not pay"),
-    "calibrate": ("swarm.cli.calibrate", "measure a model's hidden states, for verifying servers"),
-    "verifier": ("swarm.cli.verifier", "challenge servers for as long as it runs, and eject who computes wrongly"),
-    "challenge": ("swarm.cli.challenge", "challenge one server once, and see the verdict window by window"),
-    "reputation": ("swarm.cli.reputation", "whom this machine has audited, struck or ejected, and why"),
-    "verify-proof": ("swarm.cli.verify_proof", "whether a file proves that a server cheated"),
-    "fetch": ("swarm.cli.fetch", "download a model and print its folder"),
-    "completion": ("swarm.cli.completion", "a script that completes commands and options in a shell"),
-    "demo": ("swarm.cli.demo", "three servers on this machine that answer a prompt together"),
+    "doctor": ("doctor", "whether this machine is fit for it: what is wrong, and how to mend it"),
+    "server": ("serve", "hold a span of a model's layers and answer for them"),
+    "pause": ("pause", "have a server of this machine rest for a while"),
+    "resume": ("resume", "have a paused server go on"),
+    "contributed": ("contributed", "what this machine's servers have done for their swarms"),
+    "bootstrap": ("bootstrap", "a stable first peer that others join through, without any layers"),
+    "gateway": ("gateway", "let OpenAI's clients and a chat page ask a swarm"),
+    "health": ("health", "a page that follows a swarm, also as JSON and for Prometheus"),
+    "generate": ("generate", "answer one prompt"),
+    "chat": ("chat", "talk with the model"),
+    "status": ("status", "who serves which layers of a swarm, and how fast"),
+    "route": ("route", "what if: the fastest chain through a described cluster"),
+    "plan": ("plan", "what if: who of a described cluster should hold which layers"),
+    "audit-rate": ("audit_rate", "what if: how often to audit so that cheating does not pay"),
+    "calibrate": ("calibrate", "measure a model's hidden states, for verifying servers"),
+    "verifier": ("verifier", "challenge servers for as long as it runs, and eject who computes wrongly"),
+    "challenge": ("challenge", "challenge one server once, and see the verdict window by window"),
+    "reputation": ("reputation", "whom this machine has audited, struck or ejected, and why"),
+    "verify-proof": ("verify_proof", "whether a file proves that a server cheated"),
+    "fetch": ("fetch", "download a model and print its folder"),
+    "completion": ("completion", "a script that completes commands and options in a shell"),
+    "demo": ("demo", "three servers on this machine that answer a prompt together"),
 }
 
 EPILOG = """\
@@ -162,7 +162,7 @@ def _parser(prog: str, installed: Collection[str]) -> argparse.ArgumentParser:
 
 
 def _install(name: str, parser: CommandParser) -> None:
-    module = import_module(COMMANDS[name][0])
+    module = import_module(f"swarm.cli.commands.{COMMANDS[name][0]}")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
     parser.set_defaults(run=_runner(name, parser, module.run))

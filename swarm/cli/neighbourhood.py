@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
-from swarm.cli.console import Console
+from swarm.cli.output.console import Console
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId

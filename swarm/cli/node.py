@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swarm.cli.joining import find_initial_peers, joining_text
-from swarm.cli.live_line import LiveLine, waiting
+from swarm.cli.output.live_line import LiveLine, waiting
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.identity import load_or_create
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarm.cli.calibrate import make_default, read_text
-from swarm.cli.console import Console
+from swarm.cli.commands.calibrate import make_default, read_text
 from swarm.cli.joining import add_joining, check_joining, lan_of
+from swarm.cli.output.console import Console
 from swarm.cli.signals import stop_imports
 from swarm.client.auditing.traffic import Script, everyday, read_prompts
 from swarm.client.tokenizer import Tokenizer

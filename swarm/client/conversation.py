@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from swarm.client.chain import Feed, StagePlan
+from swarm.client.chains.chain import Feed, StagePlan
+from swarm.client.chains.member import Member
+from swarm.client.chains.settling import settle
 from swarm.client.head import Head, LocalHead, Logits
-from swarm.client.healing import Healer
-from swarm.client.member import Member
-from swarm.client.settling import settle
+from swarm.client.recovery.healing import Healer
 from swarm.client.traced import of_heal
 from swarm.core.errors import MisuseError, PeerLostError, PromptTooLongError, ProtocolViolation, SwarmError
 from swarm.core.ids import PeerId

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from swarm.client.conversation import Conversation
+from swarm.client.finding.opener import check_room
 from swarm.client.head import Logits
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.opener import check_room
 from swarm.client.results import ChainStage, Heal, Progress
 from swarm.core.errors import MisuseError, SwarmError
 from swarm.wire.fields import Priority

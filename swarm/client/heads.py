@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from swarm.client.choice import View
+from swarm.client.finding.choice import View
 from swarm.client.head import Head, LoadedHead, LocalHead, RemoteHead
 from swarm.client.plan import StagePlan
 from swarm.models.files import ModelFiles

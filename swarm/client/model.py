@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from typing import Protocol, Unpack
 from weakref import WeakSet
 
-from swarm.client.bench import Bench, BenchParts
-from swarm.client.choice import ModelShape
+from swarm.client.chains.settling import ENDING_S, ROOM_WAIT_S, Settlements
 from swarm.client.conversation import Conversation
+from swarm.client.evidence.witness import Witness
+from swarm.client.finding.choice import ModelShape
+from swarm.client.finding.ground import Ground
+from swarm.client.finding.opener import ChainOpener, OpenerOptions, check_room
+from swarm.client.finding.search import ORDINARY, Wish
 from swarm.client.generation import Emit, Generation
-from swarm.client.ground import Ground
 from swarm.client.heads import Heads
-from swarm.client.healing import Healer, HealOptions
-from swarm.client.opener import ChainOpener, OpenerOptions, check_room
+from swarm.client.judging.bench import Bench, BenchParts
+from swarm.client.recovery.healing import Healer, HealOptions
+from swarm.client.recovery.standbys import StandbyKeeper
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, check_priority, read_options
 from swarm.client.results import ChainStage, GenerationResult, Progress, ProgressCallback
-from swarm.client.search import ORDINARY, Wish
-from swarm.client.settling import ENDING_S, ROOM_WAIT_S, Settlements
-from swarm.client.standbys import StandbyKeeper
 from swarm.client.stream import AsyncTextStream
 from swarm.client.together import together
 from swarm.client.tokenizer import Tokenizer
 from swarm.client.traced import of_result
-from swarm.client.witness import Witness
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, NetworkError, SwarmError
 from swarm.core.keys import Identity

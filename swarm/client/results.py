@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from swarm.client.evidence.records import NOTHING_SIGNED, Verification
 from swarm.client.plan import StagePlan
-from swarm.client.records import NOTHING_SIGNED, Verification
 from swarm.client.showing import result_html
 from swarm.decoding.stopping import FinishReason
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarm.client.records import Verification
+from swarm.client.evidence.records import Verification
 from swarm.client.results import ChainStage, GenerationResult, TokenLogprob
 from swarm.gateway.tokens import TokenTexts
 

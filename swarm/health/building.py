@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarm.client.choice import priced
-from swarm.client.snapshot import Snapshot
+from swarm.client.finding.choice import priced
+from swarm.client.finding.snapshot import Snapshot
 from swarm.core.announcement import Reach, State
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swarm.client.snapshot import layer_count_of
+from swarm.client.finding.snapshot import layer_count_of
 from swarm.core.announcement import State
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
 
-from swarm.client.jury import Jury, JuryParts
+from swarm.client.judging.jury import Jury, JuryParts
 from swarm.core.clock import Clock
 from swarm.core.errors import SwarmError
 from swarm.core.ids import ModelId, PeerId

@@ -21,8 +21,8 @@ from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.intents import Choice, choose_span
 from swarm.scheduling.rebalance import choose_move, is_wanted
 from swarm.scheduling.view import cluster_of, node_of
-from swarm.server.announcer import Announcer
 from swarm.server.placing_config import PlacingConfig
+from swarm.server.reports.announcer import Announcer
 
 log = logging.getLogger(__name__)
 

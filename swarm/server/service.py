@@ -14,21 +14,21 @@ from swarm.engine.executor import SpanEngine
 from swarm.engine.speed import UNMEASURED, SpanSpeed
 from swarm.runtime.tasks import Tasks
 from swarm.scheduling.coordinates import START
-from swarm.server.announcer import Announcer
-from swarm.server.batcher import Batcher, as_swarm_error
 from swarm.server.config import ServerConfig
-from swarm.server.downlink import Dialer
-from swarm.server.figures import Figures
-from swarm.server.links import Rendezvous
-from swarm.server.meter import Meter
-from swarm.server.reporting import Reporting, successors_of
+from swarm.server.queueing.batcher import Batcher, as_swarm_error
+from swarm.server.record.signing import Desk
+from swarm.server.reports.announcer import Announcer
+from swarm.server.reports.figures import Figures
+from swarm.server.reports.meter import Meter
+from swarm.server.reports.reporting import Reporting, successors_of
+from swarm.server.reports.telling import Telling
+from swarm.server.reports.vitals import Vitals
+from swarm.server.reports.ways import Ways
 from swarm.server.self_watch import SelfWatch, SelfWatchParts
-from swarm.server.serving import Serving
-from swarm.server.session import GOODBYE_S
-from swarm.server.signing import Desk
-from swarm.server.telling import Telling
-from swarm.server.vitals import Vitals
-from swarm.server.ways import Ways
+from swarm.server.sessions.downlink import Dialer
+from swarm.server.sessions.links import Rendezvous
+from swarm.server.sessions.serving import Serving
+from swarm.server.sessions.session import GOODBYE_S
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.transport.uplink import UplinkMeter

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.detection import Bench, swarm
 from benchmarks.lives import live
 from benchmarks.trials import FLOAT32, HEAD, MIDDLE, TAIL, Trial
-from swarm.cli.calibrate import cut, gather
+from swarm.cli.commands.calibrate import cut, gather
 from swarm.client.blocking import SwarmModel
 from swarm.core.errors import NoRouteError, SwarmError
 from swarm.engine.calibration import BoundaryStates

@@ -13,9 +13,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from swarm.cli.bootstrap import Bootstrap, running
-from swarm.cli.console import JsonConsole
+from swarm.cli.commands.bootstrap import Bootstrap, running
 from swarm.cli.main import build_parser, main
+from swarm.cli.output.console import JsonConsole
 from swarm.runtime.identity import load_or_create
 
 START_S = 60.0

@@ -18,7 +18,7 @@ from benchmarks.oracle import Oracle
 from benchmarks.ordeal import Arena, arena
 from benchmarks.questions import Answered
 from benchmarks.trouble import COUNTED
-from swarm.client.records import ReceiptProblem
+from swarm.client.evidence.records import ReceiptProblem
 from swarm.client.request import Options, read_options
 from swarm.core.spans import Span
 from swarm.models import ModelFiles

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from documents import ADDRESS, GATEWAY, HEALTH, PEER, PYTHON, ROOT, SHELL, SHOWN, Block, blocks
 
-from swarm.cli.calibrate import cut, gather
+from swarm.cli.commands.calibrate import cut, gather
 from swarm.engine.calibration import BoundaryStates
 from swarm.models import ModelFiles
 from swarm.models.progress import silent

@@ -8,8 +8,8 @@ from pathlib import Path
 from directory_nodes import MODEL, Create, identities, raw
 from proofs_at_hand import evidence_against, fraud_against, signed_accusation
 
-from swarm.client.accuser import Accuser, AccuserParts
-from swarm.client.jury import Jury, JuryParts
+from swarm.client.judging.accuser import Accuser, AccuserParts
+from swarm.client.judging.jury import Jury, JuryParts
 from swarm.core.accusation import Accusation, ProofRef
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity

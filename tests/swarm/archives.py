@@ -14,8 +14,8 @@ import numpy as np
 from harness import LAYERS
 from virtual_time import LoopClock
 
+from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.client.plan import StagePlan
-from swarm.client.records import SessionRecord, StageRecord
 from swarm.core.announcement import Announcement
 from swarm.core.errors import NetworkError, PeerError
 from swarm.core.ids import ModelId, PeerId

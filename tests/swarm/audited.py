@@ -9,9 +9,9 @@ from harness import Node, Swarm, until
 
 from swarm.client.auditing.auditors import Auditing, ServerReference, covering
 from swarm.client.auditing.own_traffic import neighbours
+from swarm.client.evidence.records import SessionRecord, StageRecord
+from swarm.client.finding.search import ORDINARY, Wish
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import SessionRecord, StageRecord
-from swarm.client.search import ORDINARY, Wish
 from swarm.core.numerics import Numerics
 from swarm.engine.work import Output
 from swarm.verification.challenge import Table

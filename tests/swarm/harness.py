@@ -21,8 +21,8 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoModelForCausalLM, LlamaConfig
 from virtual_time import LoopClock
 
+from swarm.client.evidence.records import SessionRecord
 from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
-from swarm.client.records import SessionRecord
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.announcement import Announcement
 from swarm.core.ids import PeerId
@@ -40,8 +40,8 @@ from swarm.engine.work import Output
 from swarm.models.files import ModelFiles
 from swarm.models.folder import open_folder
 from swarm.models.progress import silent
-from swarm.server.announcer import Announcer, first_announcement
 from swarm.server.config import ServerConfig
+from swarm.server.reports.announcer import Announcer, first_announcement
 from swarm.server.service import Server, ServerParts
 from swarm.transport.capped import CappedTransport, UplinkCap
 from swarm.transport.memory import LinkShape, MemoryNetwork, MemoryTransport

@@ -17,8 +17,8 @@ from swarm.client.auditing.budget import Budget
 from swarm.client.auditing.own_traffic import TrafficAuditor, TrafficParts
 from swarm.client.auditing.reference import Reference, Replay
 from swarm.client.auditing.trial import Trial, consequences, try_stage
+from swarm.client.evidence.records import SessionRecord
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import SessionRecord
 from swarm.core.errors import RefusedError, SwarmError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span

@@ -15,7 +15,7 @@ from archives import SPANS, Archive, KeptStage, Library, Tale
 from swarm.client.auditing.audit import AuditMeans, StageAudit, audit_stage
 from swarm.client.auditing.reference import OwnReference
 from swarm.client.auditing.trial import Trial, consequences
-from swarm.client.records import SessionRecord
+from swarm.client.evidence.records import SessionRecord
 from swarm.core.errors import MisuseError
 from swarm.core.sampling import SamplingParams
 from swarm.engine.replica import Replica

@@ -10,13 +10,13 @@ from archives import calibrated
 from audited import turned
 from harness import Engines, Node, Swarm
 
-from swarm.client.accuser import Accuser, AccuserParts
 from swarm.client.auditing.challenges import ask, stage_of
 from swarm.client.auditing.reference import OwnReference
 from swarm.client.auditing.suspects import Suspect, Unchecked
 from swarm.client.auditing.traffic import Script, everyday, seed_of
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
-from swarm.client.jury import Jury, JuryParts
+from swarm.client.judging.accuser import Accuser, AccuserParts
+from swarm.client.judging.jury import Jury, JuryParts
 from swarm.client.model import AsyncSwarmModel
 from swarm.core.ids import PeerId
 from swarm.core.spans import Span

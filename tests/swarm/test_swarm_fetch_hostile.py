@@ -13,7 +13,7 @@ from harness import Swarm
 from signed_chain import SignedChain
 
 from swarm.core.errors import PeerLostError
-from swarm.server import fetching as limits
+from swarm.server.record import fetching as limits
 from swarm.verification.commitment import commit
 from swarm.wire.evidence import FetchedRows, FetchProof, FetchRows
 from swarm.wire.frames import encode_head

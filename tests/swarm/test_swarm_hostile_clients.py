@@ -17,7 +17,7 @@ from harness import Node, Swarm
 
 from swarm.core.errors import PeerLostError
 from swarm.core.limits import MAX_FRAME_BYTES
-from swarm.server.serving import PACE_S
+from swarm.server.sessions.serving import PACE_S
 from swarm.transport.framing import FrameStream
 from swarm.transport.pulse import ECHO_IDLE_S, PULSE_PROTOCOL
 from swarm.wire.frames import encode_head

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from proofs_at_hand import evidence_against, fraud_against, signed_accusation
 from virtual_time import LoopClock
 
-from swarm.client.accuser import AGAIN_S, ENOUGH, Accuser, AccuserParts
-from swarm.client.docket import MAX_TRIES, RETRY_S
-from swarm.client.jury import ACCUSED_S, LOOK_EVERY_S, SUBJECTS_A_LOOK, Jury, JuryParts
+from swarm.client.judging.accuser import AGAIN_S, ENOUGH, Accuser, AccuserParts
+from swarm.client.judging.docket import MAX_TRIES, RETRY_S
+from swarm.client.judging.jury import ACCUSED_S, LOOK_EVERY_S, SUBJECTS_A_LOOK, Jury, JuryParts
 from swarm.core.accusation import Accusation, ProofRef
 from swarm.core.announcement import Announcement
 from swarm.core.errors import BadProofError, ConfigError, NetworkError

@@ -10,7 +10,7 @@ import pytest_asyncio
 from harness import turns
 from toys import Talk, Toy, ToySwarm
 
-from swarm.client.chain import Loss, Patch
+from swarm.client.chains.chain import Loss, Patch
 from swarm.core.errors import ChainOpenError, MisuseError, PeerLostError
 from swarm.wire.messages import Failed, Noop, Pace, Result
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from toys import KV_TOKENS, Part, Talk, Toy, ToySwarm
 
-from swarm.client.chain import Loss, Patch
+from swarm.client.chains.chain import Loss, Patch
 from swarm.core.errors import (
     BusyError,
     ChainOpenError,

@@ -11,7 +11,7 @@ from harness import Node, Swarm
 
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
 from swarm.engine.speed import SpanSpeed
-from swarm.server.meter import IDLE_AFTER_S, Meter
+from swarm.server.reports.meter import IDLE_AFTER_S, Meter
 from swarm.wire.messages import Accept
 
 SPEED = SpanSpeed(tau_s=0.01, fixed_s=0.02, step_s=(0.07, 0.08, 0.09, 0.1), prefill_tokens_per_s=100.0)

@@ -16,8 +16,8 @@ import pytest_asyncio
 from fakes import FakeClient
 from harness import Node, Recorder, Swarm
 
-from swarm.cli.loading import Loaded
-from swarm.cli.mover import Mover
+from swarm.cli.hosting.loading import Loaded
+from swarm.cli.hosting.mover import Mover
 from swarm.core.announcement import State
 from swarm.core.errors import SwarmError
 from swarm.core.spans import Span

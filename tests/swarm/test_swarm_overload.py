@@ -16,7 +16,7 @@ from swarm.engine.speed import SpanSpeed
 from swarm.scheduling.fair_queue import STRETCH, UNMEASURED_ROWS, shared_rows
 from swarm.scheduling.shedding import FEWEST, MARGIN, MOST_WAIT_S
 from swarm.server.config import ServerConfig
-from swarm.server.turnaround import NEW_S
+from swarm.server.queueing.turnaround import NEW_S
 from swarm.transport.framing import FrameStream
 from swarm.transport.memory import LinkShape
 from swarm.wire.fields import DECODE_LANE, PREFILL_LANE, Lane

@@ -12,7 +12,7 @@ from fakes import IDS, FakeClient, step
 from harness import Node, Swarm, until
 
 from swarm.engine.speed import SpanSpeed
-from swarm.server.pacing import PACE_EVERY_S
+from swarm.server.sessions.pacing import PACE_EVERY_S
 from swarm.transport.framing import FrameStream
 from swarm.wire.messages import Pace, Result
 from swarm.wire.payload import pack_ids

@@ -11,7 +11,7 @@ from harness import Swarm
 from swarm.core.announcement import State
 from swarm.core.errors import NoRouteError
 from swarm.server.config import ServerConfig
-from swarm.server.vitals import told_uplink_mbps
+from swarm.server.reports.vitals import told_uplink_mbps
 from swarm.wire.messages import Busy
 
 OPTIONS = {"max_new_tokens": 6, "ignore_eos": True}

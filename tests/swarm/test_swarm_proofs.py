@@ -15,9 +15,9 @@ from swarm.client.auditing.accusing import ChallengeText, convict, prove
 from swarm.client.auditing.audit import AuditMeans, audit_stage
 from swarm.client.auditing.checking import audit_traffic, check_proofs
 from swarm.client.auditing.reference import OwnReference, Reference, Replay
+from swarm.client.evidence.records import SessionRecord
+from swarm.client.finding.search import Wish
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import SessionRecord
-from swarm.client.search import Wish
 from swarm.core.errors import BadProofError, MisuseError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span

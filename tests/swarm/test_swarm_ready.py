@@ -9,10 +9,10 @@ import json
 import pytest
 from harness import Swarm
 
-from swarm.cli.console import JsonConsole
-from swarm.cli.probe import ProbeReport
-from swarm.cli.ready import PING_S, alone_step_s, ready_event, worth
-from swarm.cli.serving_line import SAMPLE_S, ServingLine
+from swarm.cli.hosting.probe import ProbeReport
+from swarm.cli.hosting.ready import PING_S, alone_step_s, ready_event, worth
+from swarm.cli.hosting.serving_line import SAMPLE_S, ServingLine
+from swarm.cli.output.console import JsonConsole
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.engine.capacity import Room

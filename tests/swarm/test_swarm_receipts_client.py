@@ -11,9 +11,9 @@ from fakes import FakeServer
 from harness import SPANS, Node, Swarm
 from trouble import NEW_TOKENS, PROMPT, Moment, ask, chain_of, greedy
 
+from swarm.client.chains.settling import COUNTERSIGN_S, SETTLE_S
+from swarm.client.evidence.records import SessionRecord
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import SessionRecord
-from swarm.client.settling import COUNTERSIGN_S, SETTLE_S
 from swarm.core.ids import PeerId
 from swarm.server.config import ServerConfig
 from swarm.verification.commitment import check_opening
@@ -204,7 +204,7 @@ async def test_who_died_unhealed_owes_nothing(swarm: Swarm) -> None:
 
 
 async def test_every_server_gets_the_client_s_signature(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    from swarm.server.notary import Notary
+    from swarm.server.record.notary import Notary
 
     signed: list[bytes] = []
     honest = Notary.countersigned

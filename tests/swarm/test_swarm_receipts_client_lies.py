@@ -9,10 +9,10 @@ import pytest
 from harness import SPANS, Node, Swarm
 from msgspec.structs import replace
 
+from swarm.client.chains.settling import COUNTERSIGN_S, SETTLE_S
+from swarm.client.evidence.records import ReceiptProblem, SessionRecord
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import ReceiptProblem, SessionRecord
 from swarm.client.results import GenerationResult
-from swarm.client.settling import COUNTERSIGN_S, SETTLE_S
 from swarm.core.keys import Identity
 from swarm.verification.equivocation import EquivocationProof
 from swarm.verification.receipts import Opening, Receipt, SignedReceipt, sign_receipt
@@ -171,7 +171,7 @@ async def test_who_signs_nothing_though_it_said_so(swarm: Swarm, monkeypatch: py
         return liar.with_fields(receipt)
 
     Liar(nodes[1], silent)
-    from swarm.server.notary import Notary
+    from swarm.server.record.notary import Notary
 
     honest = Notary._signed
 

@@ -10,10 +10,10 @@ from harness import SPANS, Node, Swarm
 from proofs_at_hand import evidence_against, signed_accusation
 from trouble import greedy
 
-from swarm.client.bench import FIRST_LOOK_S
-from swarm.client.jury import LOOK_EVERY_S
+from swarm.client.evidence.records import ReceiptProblem, SessionRecord
+from swarm.client.judging.bench import FIRST_LOOK_S
+from swarm.client.judging.jury import LOOK_EVERY_S
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import ReceiptProblem, SessionRecord
 from swarm.core.errors import NoRouteError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity

@@ -11,7 +11,7 @@ import pytest
 from harness import Node, Swarm
 from proofs_at_hand import evidence_against, fraud_against, signed_accusation
 
-from swarm.client.accuser import Accuser, AccuserParts
+from swarm.client.judging.accuser import Accuser, AccuserParts
 from swarm.core.accusation import ProofRef
 from swarm.dht.memory import MemoryDirectory
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore

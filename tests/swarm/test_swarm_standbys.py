@@ -10,7 +10,7 @@ from harness import SPANS, Node, Swarm
 from trouble import Moment, ask, chain_of, greedy
 
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.standbys import REFRESH_S, Reserve
+from swarm.client.recovery.standbys import REFRESH_S, Reserve
 from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.metrics import METRICS_LIFETIME_S

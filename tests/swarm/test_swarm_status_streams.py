@@ -14,8 +14,8 @@ from swarm.core.errors import BusyError, PeerLostError, PeerUnreachableError, Pr
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.core.limits import MAX_HEADER_BYTES
-from swarm.server.figures import Figures
-from swarm.server.telling import (
+from swarm.server.reports.figures import Figures
+from swarm.server.reports.telling import (
     ANSWERS_PER_S_IN_ALL,
     ANSWERS_PER_S_PER_ADDRESS,
     BURST,

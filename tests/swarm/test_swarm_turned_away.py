@@ -12,7 +12,7 @@ import pytest
 from fakes import FakeServer
 from harness import Swarm
 
-from swarm.client.hedge import HEDGE_S, MAX_TRIES, first_open
+from swarm.client.finding.hedge import HEDGE_S, MAX_TRIES, first_open
 from swarm.core.errors import BusyError, ConfigError
 from swarm.engine.speed import SpanSpeed
 from swarm.transport.framing import FrameStream

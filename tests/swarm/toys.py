@@ -13,7 +13,7 @@ from typing import Any
 
 from virtual_time import LoopClock
 
-from swarm.client.chain import Chain, ChainPlan, Feed, Patch, StagePlan
+from swarm.client.chains.chain import Chain, ChainPlan, Feed, Patch, StagePlan
 from swarm.core.announcement import Announcement
 from swarm.core.errors import NetworkError, PeerError
 from swarm.core.ids import ModelId, PeerId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarm.cli.checkup.findings import Finding, ok, warning
-from swarm.client.snapshot import Snapshot, layer_count_of
+from swarm.client.finding.snapshot import Snapshot, layer_count_of
 from swarm.core.ids import ModelId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry

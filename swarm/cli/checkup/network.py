@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from swarm.cli.apart import apart
-from swarm.cli.checks import check_addresses
 from swarm.cli.checkup.coverage import judge_coverage, judge_models, named
 from swarm.cli.checkup.findings import Check, Finding, Report, error, guarded, ok, unknown, warning
+from swarm.cli.options.checks import check_addresses
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, SwarmError
 from swarm.core.ids import ModelId, PeerId

@@ -10,7 +10,7 @@ import numpy as np
 from swarm.client.auditing.material import AuditFailure, FailureKind, Feed, Material, Unavailable, gather
 from swarm.client.auditing.reference import Reference, Replay
 from swarm.client.auditing.tokens import TokenTally, answered, tally
-from swarm.client.records import SessionRecord, StageRecord
+from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.errors import MisuseError, SwarmError
 from swarm.core.numerics import Numerics
 from swarm.transport.protocol import Transport

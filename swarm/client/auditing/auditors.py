@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from swarm.client.auditing.reference import Replay
-from swarm.client.chain import Chain
+from swarm.client.chains.chain import Chain
 from swarm.client.plan import ChainPlan, StagePlan
 from swarm.core.errors import PeerUnreachableError, ProtocolViolation
 from swarm.core.ids import ModelId, PeerId

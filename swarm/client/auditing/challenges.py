@@ -10,10 +10,10 @@ from swarm.client.auditing.audit import AuditFailure, AuditMeans, StageAudit, au
 from swarm.client.auditing.reference import Reference
 from swarm.client.auditing.suspects import Suspect
 from swarm.client.auditing.trial import Transition, Trial, consequences
+from swarm.client.evidence.records import ReceiptProblem, SessionRecord, StageRecord
+from swarm.client.finding.search import Wish
 from swarm.client.model import AsyncSwarmModel
-from swarm.client.records import ReceiptProblem, SessionRecord, StageRecord
 from swarm.client.request import Options
-from swarm.client.search import Wish
 from swarm.core.errors import MisuseError, NoRouteError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Stage

@@ -10,7 +10,7 @@ from swarm.client.auditing.auditors import Auditing, delegated
 from swarm.client.auditing.budget import Budget
 from swarm.client.auditing.material import Feed
 from swarm.client.auditing.own_traffic import TrafficAuditor, TrafficParts
-from swarm.client.records import SessionRecord
+from swarm.client.evidence.records import SessionRecord
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.verification.calibration import Calibration

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swarm.client.auditing.rows import RowForm, by_rows
-from swarm.client.member import dial
+from swarm.client.chains.member import dial
 from swarm.client.plan import StagePlan
 from swarm.core.errors import BusyError, PeerUnreachableError, ProtocolViolation, RefusedError
 from swarm.transport.framing import FrameStream

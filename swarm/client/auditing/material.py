@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from swarm.client.auditing.fetch import Fetching, Kept, fetching
 from swarm.client.auditing.rows import RowForm, by_rows, floats
-from swarm.client.records import SessionRecord, StageRecord
+from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.errors import BadProofError, BusyError, MisuseError, NetworkError, RefusedError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics

@@ -18,7 +18,7 @@ from swarm.client.auditing.auditors import Auditing, ServerReference, covering
 from swarm.client.auditing.budget import Budget
 from swarm.client.auditing.material import Feed
 from swarm.client.auditing.trial import Trial, consequences, try_stage
-from swarm.client.records import SessionRecord, StageRecord
+from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError, SwarmError
 from swarm.core.ids import PeerId

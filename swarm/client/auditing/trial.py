@@ -16,7 +16,7 @@ from swarm.client.auditing.audit import (
     plan_stage,
 )
 from swarm.client.auditing.reference import Reference
-from swarm.client.records import SessionRecord, StageRecord
+from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.ids import PeerId
 from swarm.verification.audits import AuditPlan
 from swarm.verification.judging import arbitrate_window

@@ -13,8 +13,8 @@ from swarm.client.auditing.challenges import Finding, examined, sent, standings_
 from swarm.client.auditing.reference import Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked, next_suspect, sort_servers
 from swarm.client.auditing.traffic import Script
-from swarm.client.consequences import Consequences
-from swarm.client.jury import Jury
+from swarm.client.judging.consequences import Consequences
+from swarm.client.judging.jury import Jury
 from swarm.client.model import AsyncSwarmModel
 from swarm.client.plan import draw_secret
 from swarm.core.clock import Clock

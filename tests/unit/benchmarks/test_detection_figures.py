@@ -11,8 +11,8 @@ from benchmarks.inspector import Inspected
 from benchmarks.lives import Seen, audits_until_ejection, live, windows_until_ejection
 from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_trials, trials
 from swarm.client.auditing.audit import AuditedWindow, StageAudit, TokenTally
+from swarm.client.evidence.records import StageRecord
 from swarm.client.plan import StagePlan
-from swarm.client.records import StageRecord
 from swarm.verification.receipts import NO_HASH, Opening
 from swarm.verification.verdict import Outcome
 from swarm.verification.whitening import Comparison

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from swarm.cli.asking import attribution, progress_text, result_json, summary
-from swarm.client.records import ReceiptProblem, Verification
+from swarm.client.evidence.records import ReceiptProblem, Verification
 from swarm.client.results import GenerationResult, Heal, Progress
 from swarm.core.ids import PeerId
 

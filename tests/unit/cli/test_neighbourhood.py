@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from swarm.cli.console import JsonConsole
 from swarm.cli.neighbourhood import AGAIN_S, Neighbourhood
+from swarm.cli.output.console import JsonConsole
 from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity

@@ -12,9 +12,9 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from swarm.client.mend_plan import replays
+from swarm.client.chains.mend_plan import replays
+from swarm.client.evidence.receipts import Mended, SessionNames, SessionReceipts, Signer
 from swarm.client.plan import ChainPlan, StagePlan
-from swarm.client.receipts import Mended, SessionNames, SessionReceipts, Signer
 from swarm.core.announcement import Announcement
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity

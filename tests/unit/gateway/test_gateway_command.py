@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swarm.cli import gateway as command
-from swarm.cli.gateway import gateway_options
+from swarm.cli.commands import gateway as command
+from swarm.cli.commands.gateway import gateway_options
 from swarm.core.errors import ConfigError
 
 PEER = "/ip4/192.0.2.1/tcp/31337/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"

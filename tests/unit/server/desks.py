@@ -8,7 +8,7 @@ from swarm.core.keys import Identity
 from swarm.core.numerics import Numerics
 from swarm.core.version import VERSION
 from swarm.runtime.clock import VirtualClock
-from swarm.server.signing import Desk
+from swarm.server.record.signing import Desk
 from swarm.verification.calibration import Calibration
 
 SERVER, CLIENT = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)

@@ -29,10 +29,10 @@ from swarm.scheduling.allocation.strategies import allocate
 from swarm.scheduling.allocation.throughput import swarm_tokens_per_s, with_spans
 from swarm.scheduling.cluster import Cluster, Node
 from swarm.scheduling.intents import Choice
-from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
 from swarm.server.placing import MOST_HELD_UP, Placement
 from swarm.server.placing_config import PlacingConfig
+from swarm.server.reports.announcer import Announcer
 from swarm.server.seat import Seat
 
 MODEL = ModelId("m", "r", "0" * 16)

@@ -15,10 +15,10 @@ from swarm.core.metrics import Metrics
 from swarm.core.numerics import Numerics
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
 from swarm.runtime.clock import VirtualClock
-from swarm.server.announcer import Announcer
 from swarm.server.config import ServerConfig
-from swarm.server.metrics_reporter import MetricsReporter
-from swarm.server.metrics_rhythm import Rhythm
+from swarm.server.reports.announcer import Announcer
+from swarm.server.reports.metrics_reporter import MetricsReporter
+from swarm.server.reports.metrics_rhythm import Rhythm
 
 MODEL = ModelId("m", "r", "0" * 16)
 IDENTITY = Identity(bytes(32))

@@ -1,0 +1,200 @@
+"""``swarm reputation``: what this machine makes of servers, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from swarm.cli.output.tables import table
+from swarm.core.errors import ConfigError
+from swarm.core.ids import PeerId
+from swarm.runtime.clock import SystemClock
+from swarm.runtime.reputation import IN_MEMORY, Known, ReputationStore
+from swarm.verification.ledger import Account
+from swarm.verification.strikes import TRUSTED, Policy, audit_rate, on_probation
+
+Pairs = Sequence[tuple[PeerId, PeerId]]
+
+EXAMPLES = """\
+examples:
+  python -m swarm reputation
+  python -m swarm reputation --peer 9XkT2bQw --events                     # the end of a peer id will do
+  python -m swarm reputation --proof 3fa9c1 --out cheat.proof             then: python -m swarm verify-proof cheat.proof
+  python -m swarm reputation --json
+
+"windows" are those audited that counted, "e" the error of the last one (honest servers stay below 0.045), "evidence"
+what the sequential test has gathered (it ejects at 10^6), "audits" the share of its windows that is audited now,
+"credit" token-layers earned and verified. It is this machine's own view: others have theirs, and believe only proofs.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "List the servers this machine has audited, struck or ejected, and why."
+    parser.epilog = EXAMPLES
+    parser.add_argument("--store", type=Path, metavar="FILE", help="where it is kept (default: in the data folder)")
+    parser.add_argument("--peer", metavar="ID", help="only this server: its peer id or the end of it")
+    parser.add_argument("--events", action="store_true", help="also what happened, in order of time")
+    parser.add_argument("--proof", metavar="DIGEST", help="write the kept proof whose digest begins so to --out")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the proof")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    if (options.proof is None) != (options.out is None):
+        raise ConfigError("--proof and --out go together", hint="name a proof's digest and a file")
+    path = options.store or ReputationStore.default_path()
+    if options.store is not None and not path.exists():
+        raise ConfigError(f"no store of reputations at {str(path)!r}", hint="see --store")
+    with ReputationStore(path if path.exists() else IN_MEMORY, SystemClock()) as store:
+        if options.proof is not None:
+            _write_proof(store, options.proof.lower(), options.out)
+            return 0
+        known = _chosen(store.known(), options.peer)
+        ending = options.peer or ""
+        pairs = [pair for pair in store.apart().pairs if any(peer.endswith(ending) for peer in pair)]
+        if options.json:
+            print(json.dumps(_json(path, store, known, pairs, events=options.events)))
+        elif known or pairs:
+            print(_text(store, known, pairs, events=options.events))
+        else:
+            print(f"Nothing is known of any server yet ({path}).")
+            print("Audits, verifiers and other peers' proofs fill it.")
+    return 0
+
+
+def _chosen(known: Sequence[Known], ending: str | None) -> list[Known]:
+    """Those to show: the ejected first, then by strikes, then by how much is known of them."""
+    found = [one for one in known if ending is None or one.peer.endswith(ending)]
+    if ending is not None and not found:
+        raise ConfigError(f"nothing is known of a server whose id ends in {ending!r}", hint="list all without --peer")
+    return sorted(
+        found,
+        key=lambda one: (
+            not one.standing.ejected, -len(one.standing.strikes), -one.standing.audited, one.peer
+        ),
+    )  # fmt: skip
+
+
+def _write_proof(store: ReputationStore, beginning: str, out: Path) -> None:
+    found = [kept for kept in store.proofs() if kept.digest.hex().startswith(beginning)]
+    if len(found) != 1:
+        wrong = f"{len(found)} kept proofs have" if found else "no kept proof has"
+        raise ConfigError(f"{wrong} a digest that begins with {beginning!r}", hint="see --json for the whole list")
+    data = store.proof(found[0].digest) or b""
+    try:
+        out.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(out)!r}: {error.strerror}", hint="choose another --out") from error
+    print(f"{len(data)} bytes of a proof of {found[0].kind} against {found[0].subject} written to {out}")
+
+
+def _log10_evidence(one: Known) -> float | None:
+    """The most that any one reference has gathered; None without audits."""
+    found = [entry.suspicion.log_evidence for entry in one.standing.evidence]
+    return max(found) / math.log(10) if found else None
+
+
+def _fate(one: Known, accused: frozenset[PeerId]) -> str:
+    standing = one.standing
+    if standing.ejected:
+        return f"EJECTED: {standing.ejected}"
+    if one.peer in accused:
+        return "accused by somebody, not yet checked"
+    if standing.strikes:
+        return "struck"
+    return "on probation" if on_probation(standing, Policy()) else "good"
+
+
+def _text(store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, events: bool) -> str:
+    ledger, accused, policy = store.ledger(), store.accused(), Policy()
+    rows = []
+    for one in known:
+        evidence = _log10_evidence(one)
+        account = ledger.account(one.peer)
+        rows.append(
+            (
+                one.peer,
+                str(one.standing.audited),
+                "-" if one.error is None else f"{one.error:.4f}",
+                "-" if evidence is None else f"10^{evidence:.1f}",
+                str(len(one.standing.strikes)),
+                f"{100 * audit_rate(one.standing, policy):.0f} %",
+                str(account.earned) + (f" ({account.withheld} withheld)" if account.withheld else ""),
+                _fate(one, accused),
+            )
+        )
+    lines = (
+        []
+        if not rows
+        else [table(("server", "windows", "e", "evidence", "strikes", "audits", "credit", "standing"), rows)]
+    )
+    if pairs:
+        lines += ["", "kept apart, since their common link broke:"]
+        lines += [f"  {one} and {other}" for one, other in pairs]
+    shown = {one.peer for one in known}
+    proofs = [kept for kept in store.proofs() if kept.subject in shown]
+    if proofs:
+        proof_rows = [(kept.digest.hex()[:16], kept.kind, kept.subject, f"{kept.size} bytes") for kept in proofs]
+        lines += ["", table(("proof", "of", "against", "size"), proof_rows)]
+    if events:
+        told = [event for event in store.events() if event.peer in shown]
+        lines += ["", *(f"  {_time(event.time_s)}  {event.peer[-8:]}  {event.what}" for event in told)]
+    return "\n".join(lines).lstrip("\n")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _json(path: Path, store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, events: bool) -> dict[str, Any]:
+    ledger, accused, policy = store.ledger(), store.accused(), Policy()
+    shown = {one.peer for one in known}
+    found: dict[str, Any] = {
+        "store": str(path),
+        "peers": [_peer_json(one, ledger.account(one.peer), one.peer in accused, policy) for one in known],
+        "apart": [list(pair) for pair in pairs],
+        "proofs": [
+            {"digest": kept.digest.hex(), "kind": kept.kind, "peer": kept.subject, "bytes": kept.size,
+             "time_s": kept.time_s}
+            for kept in store.proofs() if kept.subject in shown
+        ],
+    }  # fmt: skip
+    if events:
+        found["events"] = [
+            {"time_s": event.time_s, "peer": event.peer, "what": event.what}
+            for event in store.events()
+            if event.peer in shown
+        ]
+    return found
+
+
+def _peer_json(one: Known, account: Account, accused: bool, policy: Policy) -> dict[str, Any]:
+    standing = one.standing
+    return {
+        "peer": one.peer,
+        "windows_audited": standing.audited,
+        "e": one.error,
+        "evidence": [
+            {"reference": "own weights" if entry.reference == TRUSTED else entry.reference,
+             "windows": entry.suspicion.windows, "log10": entry.suspicion.log_evidence / math.log(10)}
+            for entry in standing.evidence
+        ],
+        "strikes": len(standing.strikes),
+        "ejected": standing.ejected,
+        "accused": accused,
+        "on_probation": on_probation(standing, policy),
+        "audit_rate": audit_rate(standing, policy),
+        "windows_void": standing.voided,
+        "audits_asked": standing.audits.asked,
+        "audits_refused": standing.audits.refused,
+        "traffic_asked": standing.traffic.asked,
+        "traffic_refused": standing.traffic.refused,
+        "credit": account.earned,
+        "withheld": account.withheld,
+        "changed_s": one.changed_s,
+    }  # fmt: skip

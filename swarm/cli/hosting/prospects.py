@@ -1,0 +1,125 @@
+"""What a server is worth: the swarm's predicted speed with and without it, and what the machine could alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from swarm.client.finding.snapshot import Snapshot
+from swarm.core.errors import NoRouteError
+from swarm.core.ids import PeerId
+from swarm.core.listing import Listing
+
+FASTER = 1.1
+"""By less than this factor predictions are alike: they are not that exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Tokens per second of a new session, None where there is no chain, and then why; ``guessed`` of its figures
+    (round trips and uplinks) were never measured: they are assumed slow."""
+
+    tokens_per_s: float | None
+    why: str = ""
+    guessed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """For somebody who asks from where this server stands. ``alone_tokens_per_s`` is what this machine would do with
+    the whole model in its own memory, None if it cannot hold it or was not measured; ``fits`` says which."""
+
+    joined: Forecast
+    without: Forecast
+    fits: bool = False
+    alone_tokens_per_s: float | None = None
+
+    @property
+    def faster_alone(self) -> bool:
+        """True if this machine by itself would answer faster than the swarm does with it; not while that cannot."""
+        alone, joined = self.alone_tokens_per_s, self.joined.tokens_per_s
+        return alone is not None and joined is not None and alone > FASTER * joined
+
+
+def prospects(
+    swarm: Snapshot, own: Listing, rtt_s: Mapping[PeerId, float], *, fits: bool, alone_step_s: float | None
+) -> Prospects:
+    """What ``own`` adds to ``swarm``, a view with or without it, for a client beside it.
+
+    ``rtt_s`` are round trips from here by peer id, measured for whoever asks here and for links from and to this
+    server. ``alone_step_s`` is a decode step over all layers on this machine, None: unknown; it counts if the model
+    ``fits``. As good as the figures are: what nobody measured is assumed slow, other people's sessions to come are not
+    foreseen, and contexts are short. O(routing).
+    """
+    others = [one for one in swarm.listings if one.peer != own.peer]
+    asker: dict[str, float] = {str(peer): seconds for peer, seconds in rtt_s.items()} | {own.peer: 0.0}
+    alone = 1 / alone_step_s if fits and alone_step_s else None
+    return Prospects(
+        _forecast(replace(swarm, listings=[*others, _with_links(own, rtt_s)], client_rtt_s=asker)),
+        _forecast(replace(swarm, listings=others, client_rtt_s=asker)),
+        fits,
+        alone,
+    )
+
+
+def _with_links(own: Listing, rtt_s: Mapping[PeerId, float]) -> Listing:
+    """``own`` as one that has measured these round trips; the same link counts in both directions."""
+    if own.metrics is None:
+        return own
+    known = own.metrics.rtt_s | {str(peer): seconds for peer, seconds in rtt_s.items() if peer != own.peer}
+    return Listing(own.announcement, own.record, msgspec.structs.replace(own.metrics, rtt_s=known))
+
+
+def _forecast(swarm: Snapshot) -> Forecast:
+    route = swarm.route
+    if isinstance(route, NoRouteError):
+        return Forecast(None, route.message)
+    rate = 1 / route.latency_s if route.latency_s > 0 else None
+    return Forecast(rate, guessed=swarm.guessed)
+
+
+def prospects_text(found: Prospects) -> str:
+    """The same in sentences for the owner of the machine."""
+    parts = [_speed_text(found.joined, found.without)]
+    guessed = max(found.joined.guessed, found.without.guessed)
+    if guessed:
+        links = "A link of the chain was" if guessed == 1 else f"{guessed} links of the chain were"
+        parts.append(f"({links} never measured and count as slow: it may be faster.)")
+    alone = found.alone_tokens_per_s
+    if found.faster_alone and alone is not None:
+        parts.append(f"This machine alone would be faster (about {rate(alone)} tok/s): it could hold the whole model.")
+    elif alone is not None:
+        parts.append(f"This machine alone could hold the whole model, at about {rate(alone)} tok/s.")
+    return " ".join(parts)
+
+
+def _speed_text(joined: Forecast, without: Forecast) -> str:
+    after, before = joined.tokens_per_s, without.tokens_per_s
+    if after is None:
+        return f"No answers yet: {joined.why}."
+    speed = f"A new session from here gets about {rate(after)} tok/s"
+    if before is None:
+        return f"{speed}; without this server none ({without.why})."
+    same = max(after, before) <= FASTER * min(after, before)
+    return f"{speed}, with this server or without." if same else f"{speed}, {rate(before)} without this server."
+
+
+def rate(tokens_per_s: float) -> str:
+    """Two digits: more would pretend to know."""
+    return f"{tokens_per_s:.0f}" if tokens_per_s >= 10 else f"{tokens_per_s:.2g}"
+
+
+def prospects_json(found: Prospects) -> dict[str, object]:
+    """The same as fields of an event; what is unknown is null."""
+    return {
+        "tokens_per_s": found.joined.tokens_per_s,
+        "tokens_per_s_without": found.without.tokens_per_s,
+        "reason": found.joined.why or None,
+        "reason_without": found.without.why or None,
+        "guessed_figures": found.joined.guessed,
+        "fits_alone": found.fits,
+        "tokens_per_s_alone": found.alone_tokens_per_s,
+        "faster_alone": found.faster_alone,
+    }

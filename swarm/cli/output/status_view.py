@@ -1,0 +1,155 @@
+"""What `status` shows: pure functions of what was read from a directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from swarm.cli.output.tables import ms, table
+from swarm.cli.what_if import chain_text, stages_json
+from swarm.client.finding.snapshot import Snapshot
+from swarm.core.errors import NoRouteError
+from swarm.core.listing import Listing
+from swarm.core.model_entry import ModelEntry
+from swarm.core.text import clip
+from swarm.scheduling.coverage import runs
+from swarm.scheduling.reasons import layers_text
+from swarm.scheduling.routing import Route
+
+MAX_ROWS = 200
+"""Servers a person is shown; a program gets them all."""
+NAME_CHARS = 20
+SERVER_HEAD = ("server", "name", "layers", "state", "reach", "numerics", "a layer", "fixed", "from here", "nearest",
+               "sessions", "free KV", "uplink")  # fmt: skip
+
+
+def models_text(entries: Sequence[ModelEntry]) -> str:
+    """The model index for a person."""
+    if not entries:
+        return "no server of this swarm has told of its model yet; name the model you mean: --model demo"
+    rows = [(clip(entry.model, 120), str(entry.layer_count)) for entry in entries]
+    return "models of this swarm:\n" + table(("model", "layers"), rows)
+
+
+def models_json(entries: Sequence[ModelEntry]) -> str:
+    """The model index alone, for a program."""
+    return json.dumps({"models": [{"model": entry.model, "layers": entry.layer_count} for entry in entries]})
+
+
+def status_text(snapshot: Snapshot) -> str:
+    """Everything for a person. What peers wrote is clipped and printable."""
+    quiet = sum(one.metrics is None for one in snapshot.shown)
+    heard = f", {quiet} of them not heard of lately" if quiet else ""
+    parts = [f"{clip(snapshot.model, 120)}: {snapshot.layers} layers, {_servers(len(snapshot.shown))}{heard}"]
+    if snapshot.shown:
+        shown = snapshot.shown[:MAX_ROWS]
+        parts.append(table(SERVER_HEAD, [_row(one, snapshot.client_rtt_s.get(one.peer)) for one in shown]))
+        if len(shown) < len(snapshot.shown):
+            parts.append(f"  and {len(snapshot.shown) - len(shown)} more; --json has them all")
+    parts += [coverage_text(snapshot.counts), _route_text(snapshot)]
+    return "\n\n".join(parts)
+
+
+def coverage_text(counts: Sequence[int]) -> str:
+    """How many servers hold which layers, and the holes by name."""
+    stretches = runs(counts)
+    rows = [(str(span), str(count)) for span, count in stretches]
+    lines = ["coverage by servers that sessions can use:", table(("layers", "servers"), rows)]
+    holes = [span for span, count in stretches if count == 0]
+    if holes:
+        command = f"python -m swarm.server --blocks {holes[0]} --initial-peers ..."
+        lines.append(f"nobody holds {layers_text(holes)}; start one: {command}")
+    return "\n".join(lines)
+
+
+def status_json(snapshot: Snapshot, entries: Sequence[ModelEntry]) -> str:
+    """Everything for a program; figures that nobody measured are null."""
+    route = snapshot.route
+    return json.dumps(
+        {
+            "model": snapshot.model,
+            "layers": snapshot.layers,
+            "models": [{"model": entry.model, "layers": entry.layer_count} for entry in entries],
+            "servers": [_server(one, snapshot.client_rtt_s.get(one.peer)) for one in snapshot.shown],
+            "coverage": snapshot.counts,
+            "holes": [[hole.start, hole.end] for hole in snapshot.holes],
+            "chain": stages_json((str(s.peer), s.span) for s in route.stages) if isinstance(route, Route) else [],
+            "latency_s": route.latency_s if isinstance(route, Route) else None,
+            "reason": None if isinstance(route, Route) else route.message,
+            "activation_bytes": snapshot.cluster.activation_bytes,
+        }
+    )
+
+
+def _servers(count: int) -> str:
+    return "1 server" if count == 1 else f"{count} servers"
+
+
+def _route_text(snapshot: Snapshot) -> str:
+    route = snapshot.route
+    if isinstance(route, NoRouteError):
+        return f"no chain: {route}"
+    rate = f", {1 / route.latency_s:.2f} tokens/s" if route.latency_s > 0 else ""
+    chain = chain_text((stage.peer[-8:], stage.span) for stage in route.stages)
+    size = "" if snapshot.hidden_size else f", if a row takes {snapshot.cluster.activation_bytes} bytes"
+    guessed = snapshot.guessed
+    slow = f"; {guessed} of its links never measured, which count as slow" if guessed else ""
+    return (
+        f"the fastest chain from here: {chain}\n"
+        f"  {ms(route.latency_s)} a token{rate} predicted for a new session{size}{slow}"
+    )
+
+
+def _nearest(listing: Listing) -> tuple[str, float] | None:
+    rtt_s = {} if listing.metrics is None else listing.metrics.rtt_s
+    return min(rtt_s.items(), key=lambda item: (item[1], item[0]), default=None)
+
+
+def _row(listing: Listing, client_rtt_s: float | None) -> tuple[str, ...]:
+    announced, metrics = listing.announcement, listing.metrics
+    nearest = _nearest(listing)
+    state = announced.state.value if metrics is not None else "not heard of lately"
+    if announced.intent is not None:
+        state += f", to {announced.intent.span}"
+    return (
+        announced.peer[-8:],
+        clip(announced.public_name, NAME_CHARS) or "-",
+        str(announced.span),
+        state,
+        announced.reach.value,
+        str(announced.numerics),
+        ms(None if metrics is None else metrics.tau_s),
+        ms(None if metrics is None else metrics.fixed_s),
+        ms(client_rtt_s),
+        "-" if nearest is None else f"{clip(nearest[0], 64)[-8:]} {ms(nearest[1])}",
+        "-" if metrics is None else f"{metrics.sessions}" + (f" +{metrics.queued_steps}" * bool(metrics.queued_steps)),
+        str(announced.kv_tokens if metrics is None else metrics.kv_free_tokens),
+        "-" if metrics is None or metrics.uplink_mbps is None else f"{metrics.uplink_mbps:.1f} Mbit/s",
+    )
+
+
+def _server(listing: Listing, client_rtt_s: float | None) -> dict[str, object]:
+    announced, metrics = listing.announcement, listing.metrics
+    nearest = _nearest(listing)
+    shown: dict[str, object] = {
+        "id": announced.peer,
+        "public_name": announced.public_name,
+        "span": [announced.start, announced.end],
+        "state": announced.state.value,
+        "live": metrics is not None,
+        "reach": announced.reach.value,
+        "numerics": str(announced.numerics),
+        "head": announced.head,
+        "embeddings": announced.embeddings,
+        "region": announced.region,
+        "capacity_layers": announced.capacity_layers,
+        "power": announced.power_layers_per_s,
+        "kv_tokens": announced.kv_tokens,
+        "software": announced.software,
+        "intent": None if announced.intent is None else [announced.intent.start, announced.intent.end],
+        "client_rtt_s": client_rtt_s,
+        "nearest": None if nearest is None else {"id": nearest[0], "rtt_s": nearest[1]},
+    }
+    live = ("tau_s", "fixed_s", "step_s", "rtt_s", "sessions", "queued_steps", "kv_free_tokens", "uplink_mbps",
+            "prefill_tokens_per_s")  # fmt: skip
+    return shown | {name: None if metrics is None else getattr(metrics, name) for name in live}

@@ -1,0 +1,1 @@
+"""From the view of a swarm to an open chain: whom to ask, and what is known of them."""

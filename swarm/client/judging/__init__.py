@@ -1,0 +1,1 @@
+"""What a client makes of servers: its own sessions, and what others say, checked."""

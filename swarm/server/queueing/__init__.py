@@ -1,0 +1,1 @@
+"""What runs next, and whether one more session fits."""

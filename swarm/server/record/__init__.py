@@ -1,0 +1,1 @@
+"""What rows leave behind: replay log, leaves, receipts, and giving them back."""

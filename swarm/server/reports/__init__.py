@@ -1,0 +1,1 @@
+"""What a server tells: the directory, and whoever asks."""
