@@ -12,9 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from swarm.core.keys import Identity
-from swarm.health.feed import Encoded
-from swarm.health.patches import difference
-from swarm.health.prometheus import EventCounts, Scrape, text
 from swarm.health.state import (
     CoverageState,
     LinkState,
@@ -25,6 +22,9 @@ from swarm.health.state import (
     StatsState,
     SwarmState,
 )
+from swarm.health.web.feed import Encoded
+from swarm.health.web.patches import difference
+from swarm.health.web.prometheus import EventCounts, Scrape, text
 
 T = TypeVar("T")
 AT = 1_800_000_000.0

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from swarm.core.clock import Clock
-from swarm.health.app import HealthApp
 from swarm.health.options import HealthOptions
 from swarm.health.source import Source
+from swarm.health.web.app import HealthApp
 from swarm.runtime.http import HttpLimits, HttpServer
 
 LIMITS = HttpLimits(farewell_s=1.0)

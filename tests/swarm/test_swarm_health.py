@@ -19,10 +19,10 @@ from swarm.core.errors import ConfigError
 from swarm.core.ids import chain_label
 from swarm.dht.memory import MemoryDirectory
 from swarm.engine.speed import SpanSpeed
-from swarm.health import reading
-from swarm.health.asking import AGAIN_S, IDLE_S
 from swarm.health.state import CoverageState, SwarmState
-from swarm.health.watch import UNREADABLE
+from swarm.health.watching import reading
+from swarm.health.watching.asking import AGAIN_S, IDLE_S
+from swarm.health.watching.watch import UNREADABLE
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.server.config import ServerConfig
 from swarm.verification.strikes import Policy, struck

@@ -14,8 +14,8 @@ from virtual_time import LoopClock
 
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
-from swarm.health import asking
-from swarm.health.asking import (
+from swarm.health.watching import asking
+from swarm.health.watching.asking import (
     AGAIN_S,
     BACKOFF_S,
     DIAL_S,

@@ -18,10 +18,10 @@ from swarm.core.ids import PeerId, chain_label
 from swarm.core.metrics import MAX_RTT_PEERS
 from swarm.core.record_base import MAX_SECONDS
 from swarm.engine.speed import SpanSpeed
-from swarm.health.asking import ANSWER_S
-from swarm.health.events import MANY
-from swarm.health.patches import difference
 from swarm.health.state import SwarmState
+from swarm.health.watching.asking import ANSWER_S
+from swarm.health.watching.events import MANY
+from swarm.health.web.patches import difference
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
 from swarm.wire.frames import encode_head

@@ -17,12 +17,12 @@ from watching import SETTLED_S, kinds, named, only
 
 from swarm.dht.memory import MemoryDirectory
 from swarm.engine.speed import SpanSpeed
-from swarm.health.archive import STEP_S
 from swarm.health.options import HealthOptions
-from swarm.health.patches import apply
 from swarm.health.service import HealthService
 from swarm.health.state import Patch, SwarmState
-from swarm.health.watch import Watch, WatchOptions, WatchParts
+from swarm.health.watching.archive import STEP_S
+from swarm.health.watching.watch import Watch, WatchOptions, WatchParts
+from swarm.health.web.patches import apply
 
 SPEED = SpanSpeed(tau_s=0.004, fixed_s=0.01)
 KILLED_S = 12.0

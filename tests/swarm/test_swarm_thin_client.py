@@ -39,7 +39,7 @@ def test_a_remote_head_session_runs_without_torch_in_the_process(report: dict[st
 def test_no_module_of_the_client_or_the_core_imports_it(report: dict[str, Any]) -> None:
     """Not even one that the session did not need; but for the door of those who have torch, which no other imports."""
     assert report["guilty"] == []
-    modules = {path.stem for package in ("client", "core") for path in (ROOT / "swarm" / package).glob("*.py")}
+    modules = {path.stem for package in ("client", "core") for path in (ROOT / "swarm" / package).rglob("*.py")}
     assert {name.rpartition(".")[2] for name in report["walked"]} >= modules - {"__init__", "causal_lm"}
     assert "swarm.client.causal_lm" not in report["walked"]
 

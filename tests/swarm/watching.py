@@ -11,7 +11,7 @@ from harness import Swarm
 
 from swarm.dht.memory import MemoryDirectory
 from swarm.health.state import ModelState, ServerState, SwarmState
-from swarm.health.watch import Watch, WatchOptions, WatchParts
+from swarm.health.watching.watch import Watch, WatchOptions, WatchParts
 from swarm.runtime.reputation import ReputationStore
 
 SETTLED_S = 20.0

@@ -27,7 +27,7 @@ from swarm.runtime.reputation import ReputationStore
 
 if TYPE_CHECKING:
     from swarm.health.state import SwarmState
-    from swarm.health.watch import Watch
+    from swarm.health.watching.watch import Watch
 
 DEFAULTS = HealthOptions()
 ALL_INTERFACES = "0.0.0.0"
@@ -139,7 +139,7 @@ async def _look(options: argparse.Namespace, checked: HealthOptions, store: Repu
 
 
 def _watch(options: argparse.Namespace, node: AskingNode, store: ReputationStore) -> Watch:
-    from swarm.health.watch import Watch, WatchOptions, WatchParts
+    from swarm.health.watching.watch import Watch, WatchOptions, WatchParts
 
     asked = WatchOptions(models=tuple(options.model), initial_peers=node.peers, history=history_file(options))
     return Watch(WatchParts(node.transport, node.directory, node.clock, store), asked)

@@ -14,7 +14,7 @@ from swarm.core.keys import Identity
 from swarm.core.listing import Listing
 from swarm.core.metrics import BATCHES, Metrics
 from swarm.core.numerics import Numerics
-from swarm.health.building import Prediction, build
+from swarm.health.picture.building import Prediction, build
 from swarm.health.sight import Heard, Repute, Seen, Sight
 from swarm.health.state import EventState, ModelState, ObserverState, SwarmState
 from swarm.wire.status import BUCKETS_S, Histogram, StageFigures, StatusReport, Totals

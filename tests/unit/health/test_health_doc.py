@@ -11,7 +11,7 @@ from health_states import BEGAN_AT, crowd
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarm.health import state as states
-from swarm.health.prometheus import CONDITIONS, EVENTS, EventCounts, Scrape, text
+from swarm.health.web.prometheus import CONDITIONS, EVENTS, EventCounts, Scrape, text
 
 ROOT = Path(__file__).parents[3]
 DOC = (ROOT / "docs" / "health.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_every_condition_and_kind_of_event() -> None:
 
 
 def test_every_error() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "swarm" / "health").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "swarm" / "health").rglob("*.py"))
     codes = set(re.findall(r'code="(\w+)"', source)) | {"streams_full", "streams_per_address_full"}
     assert len(codes) > 8
     assert codes - WORDS == {"http_error"}

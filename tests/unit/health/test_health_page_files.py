@@ -7,7 +7,7 @@ import re
 import pytest
 from page_tags import Tags
 
-from swarm.health.app import page_files
+from swarm.health.web.app import page_files
 
 MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser")
 VENDORED = "uplot."

@@ -12,8 +12,8 @@ from sights import MODEL, NOW_S, PEERS, UNREACHED, built, few, heard, histogram,
 
 from swarm.core.announcement import Reach, State
 from swarm.core.numerics import Numerics
-from swarm.health.building import AUDITORS, FIGURES_S, build, condition, predict, replicas
-from swarm.health.links import MAX_OF_ONE
+from swarm.health.picture.building import AUDITORS, FIGURES_S, build, condition, predict, replicas
+from swarm.health.picture.links import MAX_OF_ONE
 from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Sight
 from swarm.health.state import CoverageState, ModelState
 from swarm.scheduling.coverage import holders

@@ -15,10 +15,10 @@ from health_desk import Desk, Event, Reader, desk_of
 from health_states import crowd, event, model, server, state
 from msgspec.structs import replace
 
-from swarm.health.errors import ApiError
-from swarm.health.patches import apply
 from swarm.health.state import Patch, SwarmState
-from swarm.health.stream import Places
+from swarm.health.web.errors import ApiError
+from swarm.health.web.patches import apply
+from swarm.health.web.stream import Places
 from swarm.runtime.http import HttpLimits
 
 

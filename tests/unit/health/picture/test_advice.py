@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.spans import Span
-from swarm.health.advice import MAX_ADVICE, MAX_CONTACTS, advice, command, contacts, model_name
+from swarm.health.picture.advice import MAX_ADVICE, MAX_CONTACTS, advice, command, contacts, model_name
 from swarm.models.demo import SMOLLM2
 
 ANNA, BERT, CARL = (Identity(bytes([number]) * 32).peer_id for number in (1, 2, 3))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.core.spans import Span
-from swarm.health.sentence import Outlook, sentence
+from swarm.health.picture.sentence import Outlook, sentence
 
 USABLE = Outlook(30, [], 12.3, 3, 9.4, "")
 

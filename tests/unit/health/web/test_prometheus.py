@@ -6,8 +6,8 @@ import pytest
 from health_states import BEGAN_AT, MODEL, crowd, event, model, peer_of, server, state, stats
 from prometheus_client.parser import text_string_to_metric_families
 
-from swarm.health.prometheus import CONDITIONS, EventCounts, Scrape, text
 from swarm.health.state import StandingState, SwarmState
+from swarm.health.web.prometheus import CONDITIONS, EventCounts, Scrape, text
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarm.core.errors import NetworkError
-from swarm.health.app import page_files
 from swarm.health.state import HistoryState, SwarmState
+from swarm.health.web.app import page_files
 
 HOSTILE = '</script><script>alert(1)</script>\r\ndata: {"at": 0}\n\nevent: state\u2028\u2029\x00"\\'
 ORIGIN = "https://example.org"

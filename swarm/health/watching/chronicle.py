@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from swarm.health.events import condensed, happened
 from swarm.health.state import EventState, SwarmState
+from swarm.health.watching.events import condensed, happened
 
 OUTAGE_S = 10.0
 """So long without an answer of the directory is an outage."""

@@ -19,11 +19,11 @@ from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.core.spans import Span
 from swarm.core.text import clip
-from swarm.health.advice import advice
-from swarm.health.chains import chains_of
-from swarm.health.figures import rounded, rounded_or_none, stats_of, together, window_s
-from swarm.health.links import links_of
-from swarm.health.sentence import Outlook, sentence
+from swarm.health.picture.advice import advice
+from swarm.health.picture.chains import chains_of
+from swarm.health.picture.figures import rounded, rounded_or_none, stats_of, together, window_s
+from swarm.health.picture.links import links_of
+from swarm.health.picture.sentence import Outlook, sentence
 from swarm.health.sight import NOTHING_HEARD, STRANGER, Heard, Repute, Seen, Sight
 from swarm.health.state import CoverageState, ModelState, ServerState, StandingState
 from swarm.scheduling.coverage import holders, runs, usable

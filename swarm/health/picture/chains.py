@@ -14,7 +14,7 @@ from statistics import median
 
 from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_STAGES
-from swarm.health.figures import rounded, rounded_or_none
+from swarm.health.picture.figures import rounded, rounded_or_none
 from swarm.health.sight import Sight
 from swarm.health.state import ChainState, StageState
 from swarm.wire.status import WINDOW_S, StageFigures

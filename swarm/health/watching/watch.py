@@ -17,15 +17,15 @@ from swarm.core.ids import PeerId
 from swarm.core.text import clip
 from swarm.core.version import VERSION
 from swarm.dht.protocol import Directory
-from swarm.health.archive import IN_MEMORY, STEP_S, Archive
-from swarm.health.asking import Asker
-from swarm.health.chronicle import KEPT, Chronicle
-from swarm.health.looks import Looker, Looks, joined_by, listed, targets, tried
-from swarm.health.quiet import changed
-from swarm.health.reading import ModelRead, Reading
 from swarm.health.sight import Repute
-from swarm.health.standings import Standings
 from swarm.health.state import MAX_EVENTS, EventState, HistoryState, ObserverState, SwarmState
+from swarm.health.watching.archive import IN_MEMORY, STEP_S, Archive
+from swarm.health.watching.asking import Asker
+from swarm.health.watching.chronicle import KEPT, Chronicle
+from swarm.health.watching.looks import Looker, Looks, joined_by, listed, targets, tried
+from swarm.health.watching.quiet import changed
+from swarm.health.watching.reading import ModelRead, Reading
+from swarm.health.watching.standings import Standings
 from swarm.runtime.bell import Bell
 from swarm.runtime.reputation import ReputationStore
 from swarm.runtime.tasks import Tasks

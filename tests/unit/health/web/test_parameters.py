@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from swarm.health.errors import ApiError
-from swarm.health.parameters import Pairs, read_digest, read_events, read_history, read_nothing
+from swarm.health.web.errors import ApiError
+from swarm.health.web.parameters import Pairs, read_digest, read_events, read_history, read_nothing
 
 
 def test_what_is_asked() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from swarm.core.announcement import Coordinate
 from swarm.core.ids import PeerId
-from swarm.health.figures import rounded, rounded_or_none
+from swarm.health.picture.figures import rounded, rounded_or_none
 from swarm.health.sight import Heard, Seen
 from swarm.health.state import LinkState
 from swarm.scheduling.cluster import distance_s

@@ -7,7 +7,7 @@ from typing import Any
 from sights import PEERS, heard, report, server
 
 from swarm.core.announcement import Coordinate
-from swarm.health.links import MAX_ESTIMATED, MAX_LINKS, MAX_OF_ONE, links_of
+from swarm.health.picture.links import MAX_ESTIMATED, MAX_LINKS, MAX_OF_ONE, links_of
 from swarm.health.sight import Seen
 from swarm.health.state import LinkState
 from swarm.wire.status import LinkFigures

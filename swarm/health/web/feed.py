@@ -14,9 +14,9 @@ from typing import NoReturn
 import msgspec
 
 from swarm.core.clock import Clock
-from swarm.health.patches import difference
 from swarm.health.source import Source
 from swarm.health.state import SwarmState
+from swarm.health.web.patches import difference
 
 KEPT = 8
 """States that patches can be made from: a reader who is further behind gets a whole one."""

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from sights import MODEL, NOW_S, built, server
 
 from swarm.core.errors import ConfigError, DamagedFileError
-from swarm.health import archive as module
-from swarm.health.archive import GAP_ROWS, IN_MEMORY, KEPT_S, STEP_S, Archive, covered_share
 from swarm.health.state import EventState, ModelState
+from swarm.health.watching import archive as module
+from swarm.health.watching.archive import GAP_ROWS, IN_MEMORY, KEPT_S, STEP_S, Archive, covered_share
 
 WHOLE = built([server(0, 0, 2), server(1, 2, 4), server(2, 4, 6)])
 PART = built([server(0, 0, 2), server(1, 2, 4)], step_s=None)
@@ -109,7 +109,7 @@ def test_events_are_numbered_on_and_on_and_the_oldest_forgotten(path: Path, monk
 
 KILLED = """
 import sys
-from swarm.health.archive import Archive, STEP_S
+from swarm.health.watching.archive import Archive, STEP_S
 from sights import NOW_S
 from test_archive import WHOLE, events
 archive = Archive(sys.argv[1])
@@ -121,8 +121,9 @@ for number in range(10**6):
 
 
 def test_whoever_is_killed_keeps_what_it_wrote(path: Path) -> None:
-    folder = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(folder.parents[2])])}
+    here = Path(__file__)
+    folders = [here.parent, here.parents[1], here.parents[4]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, env=environment, text=True
     )

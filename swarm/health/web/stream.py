@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from swarm.core.clock import Clock
-from swarm.health.errors import ApiError
-from swarm.health.feed import GZIP_HEAD, Encoded, Feed, gzip_tail
 from swarm.health.options import HealthOptions
+from swarm.health.web.errors import ApiError
+from swarm.health.web.feed import GZIP_HEAD, Encoded, Feed, gzip_tail
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sights import NO_COUNTS, few, histogram, report
 
-from swarm.health.figures import MOST_OF_ONE, rounded, rounded_or_none, stats_of, together, window_s
+from swarm.health.picture.figures import MOST_OF_ONE, rounded, rounded_or_none, stats_of, together, window_s
 from swarm.wire.status import BUCKETS_S, WINDOW_S, Histogram, Totals
 
 numbers = st.lists(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarm.health.patches import apply, difference
 from swarm.health.state import MAX_EVENTS, ModelState, Patch, SwarmState
+from swarm.health.web.patches import apply, difference
 
 NUMBERS = st.integers(0, 5)
 SERVERS = {(number, sessions): server(number, sessions=sessions) for number in range(6) for sessions in range(3)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sights import LABELS, NOW_S, PEERS, UNREACHED, figures, heard, report, server, sight
 
 from swarm.core.ids import PeerId
-from swarm.health.chains import LOYAL_S, MAX_CHAINS, QUIET_S, chains_of
+from swarm.health.picture.chains import LOYAL_S, MAX_CHAINS, QUIET_S, chains_of
 from swarm.health.sight import Heard
 from swarm.health.state import ChainState
 from swarm.wire.status import WINDOW_S, StageFigures

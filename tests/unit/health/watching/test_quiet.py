@@ -9,10 +9,10 @@ from hypothesis import given
 from msgspec.structs import replace
 from sights import NOW_S, PEERS, UNREACHED, built, few, heard, report, server, sights, swarm
 
-from swarm.health.building import NO_PREDICTION, build
-from swarm.health.quiet import AGE_S, carried, changed
+from swarm.health.picture.building import NO_PREDICTION, build
 from swarm.health.sight import Seen, Sight
 from swarm.health.state import EventState, ModelState
+from swarm.health.watching.quiet import AGE_S, carried, changed
 
 THREE = [server(0, 0, 2), server(1, 2, 4), server(2, 4, 6)]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarm.health.errors import ApiError, bad_parameter
 from swarm.health.options import MAX_EVENTS_ASKED, MAX_HOURS
+from swarm.health.web.errors import ApiError, bad_parameter
 
 MAX_MODEL_CHARS = 300
 MAX_NUMBER = 2**53 - 1

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from sights import MODEL, NOW_S, PEERS, UNREACHED, built, few, heard, report, server, sights, swarm
 
 from swarm.core.announcement import State
-from swarm.health.building import NO_PREDICTION, build
-from swarm.health.chronicle import BUDGET, BUDGET_S, CROWD, GAP_S, HOUR_S, OUTAGE_S, SETTLE_S, Chronicle
-from swarm.health.events import MANY, condensed, happened
+from swarm.health.picture.building import NO_PREDICTION, build
 from swarm.health.sight import Repute, Seen, Sight
 from swarm.health.state import EventState, ModelState
+from swarm.health.watching.chronicle import BUDGET, BUDGET_S, CROWD, GAP_S, HOUR_S, OUTAGE_S, SETTLE_S, Chronicle
+from swarm.health.watching.events import MANY, condensed, happened
 from swarm.wire.status import Totals
 
 THREE = [server(0, 0, 2, public_name="Ada"), server(1, 2, 4), server(2, 4, 6)]

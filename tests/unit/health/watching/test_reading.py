@@ -17,9 +17,10 @@ from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
-from swarm.health.asking import ASKS_PER_S, IDLE_S, LOADED_S, Target, stretch
-from swarm.health.looks import joined_by, listed, targets, tried
-from swarm.health.reading import (
+from swarm.health.sight import NOTHING_HEARD, Seen
+from swarm.health.watching.asking import ASKS_PER_S, IDLE_S, LOADED_S, Target, stretch
+from swarm.health.watching.looks import joined_by, listed, targets, tried
+from swarm.health.watching.reading import (
     ANNOUNCED_S,
     ENDED_S,
     GONE_S,
@@ -31,7 +32,6 @@ from swarm.health.reading import (
     Reading,
     merged,
 )
-from swarm.health.sight import NOTHING_HEARD, Seen
 from swarm.models.demo import SMOLLM2
 from swarm.runtime.clock import VirtualClock
 

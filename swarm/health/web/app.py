@@ -13,13 +13,13 @@ import msgspec
 from aiohttp import web
 
 from swarm.core.clock import Clock
-from swarm.health.errors import ApiError, shaped
-from swarm.health.feed import Feed
 from swarm.health.options import HealthOptions
-from swarm.health.parameters import read_digest, read_events, read_history, read_nothing
-from swarm.health.prometheus import CONTENT_TYPE, EventCounts, Scrape, text
 from swarm.health.source import Source
-from swarm.health.stream import HEADERS, EventStream, Places
+from swarm.health.web.errors import ApiError, shaped
+from swarm.health.web.feed import Feed
+from swarm.health.web.parameters import read_digest, read_events, read_history, read_nothing
+from swarm.health.web.prometheus import CONTENT_TYPE, EventCounts, Scrape, text
+from swarm.health.web.stream import HEADERS, EventStream, Places
 from swarm.runtime.http import NOTE, PIECE_BYTES, Crossing, PacedResponse, crossed, guarded, header_setter, logged
 
 API = "/api/v1"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from swarm.core.announcement import Reach
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
-from swarm.health.advice import contacts
-from swarm.health.asking import Target
-from swarm.health.building import Prediction, build, predict, replicas
-from swarm.health.figures import rounded
-from swarm.health.quiet import carried
-from swarm.health.reading import Reading
+from swarm.health.picture.advice import contacts
+from swarm.health.picture.building import Prediction, build, predict, replicas
+from swarm.health.picture.figures import rounded
 from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Seen, Sight
 from swarm.health.state import ModelState
+from swarm.health.watching.asking import Target
+from swarm.health.watching.quiet import carried
+from swarm.health.watching.reading import Reading
 from swarm.transport.addresses import join_peer
 
 CONTACTS_FROM = 8

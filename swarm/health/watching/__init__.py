@@ -1,0 +1,1 @@
+"""Reads the directory, asks every server how it is, and keeps what it made of both."""

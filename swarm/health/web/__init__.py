@@ -1,0 +1,1 @@
+"""The HTTP side: routes, states encoded once, the stream of changes, Prometheus."""
