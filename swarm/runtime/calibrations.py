@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
-import secrets
 from pathlib import Path
 
 from swarm.core.errors import ConfigError, ModelError
 from swarm.core.ids import ModelId
 from swarm.runtime.folders import data_folder
+from swarm.runtime.small_file import replace_file
 from swarm.verification.calibration import MAX_CALIBRATION_BYTES, Calibration
 
 SUFFIX = ".calibration"
@@ -59,18 +57,10 @@ def store_calibration(calibration: Calibration, path: Path) -> int:
     Raises ``ConfigError`` if it cannot be written.
     """
     data = calibration.to_bytes()
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        with draft.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        replace_file(path, data, lasting=True)
     except OSError as error:
         raise ConfigError(
             f"cannot write the calibration {str(path)!r}: {error.strerror}", hint="choose another place with --out"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
     return len(data)

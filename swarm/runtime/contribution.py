@@ -6,11 +6,12 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
+
+from swarm.runtime.small_file import read_object, replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -86,8 +87,8 @@ class ContributionFile:
 
     def read(self) -> Contributions | None:
         """What is noted; None if nothing is, or nothing that can be read."""
-        known = self._read()
-        models = known.get("models") if known else None
+        known = read_object(self.path, MAX_FILE_BYTES)
+        models = known.get("models")
         if not isinstance(models, dict):
             return None
         since_s, until_s = (_time(known.get(name)) for name in ("since", "until"))
@@ -104,20 +105,12 @@ class ContributionFile:
             },
             indent=1,
         )
-        draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
         try:
-            with draft.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self.path)
-            return True
+            replace_file(self.path, text.encode(), lasting=True)
         except OSError as error:
             _log.warning("could not note what was contributed in %s: %s", self.path, error.strerror)
             return False
-        finally:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
+        return True
 
     def set_aside(self) -> Path | None:
         """Move a file that cannot be read out of the way of the next one; where to, None if there was none."""
@@ -127,14 +120,6 @@ class ContributionFile:
         with contextlib.suppress(OSError):
             os.replace(self.path, aside)
         return aside
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            with self.path.open("rb") as file:
-                known = json.loads(file.read(MAX_FILE_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return known if isinstance(known, dict) else {}
 
 
 def _time(value: Any) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from swarm.runtime.small_file import OWNER_ONLY, read_object, replace_file
 
 MAX_FILE_BYTES = 64 * 1024
 
@@ -29,25 +30,14 @@ class ServerState:
 
     def tell(self, state: str, **fields: object) -> None:
         """Replace what is said; nobody but the owner reads it. A full disk costs the news, no more."""
-        draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        text = json.dumps({"pid": os.getpid(), "state": state, **fields})
         with contextlib.suppress(OSError):
-            try:
-                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump({"pid": os.getpid(), "state": state, **fields}, file)
-                os.replace(draft, self.path)
-            finally:
-                draft.unlink(missing_ok=True)
+            replace_file(self.path, text.encode(), lasting=False, mode=OWNER_ONLY)
 
     def read(self, pid: int) -> dict[str, Any]:
         """What process ``pid`` last said, its ``state`` and perhaps more; empty if that was nothing."""
-        try:
-            with self.path.open("rb") as file:
-                said = json.loads(file.read(MAX_FILE_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        ours = isinstance(said, dict) and said.get("pid") == pid and isinstance(said.get("state"), str)
-        return said if ours else {}
+        said = read_object(self.path, MAX_FILE_BYTES)
+        return said if said.get("pid") == pid and isinstance(said.get("state"), str) else {}
 
     def forget(self) -> None:
         """The server has gone."""

@@ -90,7 +90,7 @@ def test_an_interrupted_write_leaves_what_was_there(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(f"swarm.runtime.calibrations.os.{failing}", fail)
+    monkeypatch.setattr(f"swarm.runtime.small_file.os.{failing}", fail)
     wanted = ConfigError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(wanted):
         store_calibration(make(seed=1), path)
