@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from swarm.core.sampling import SamplingParams
-from swarm.verification.challenge import Challenge, Manner, Table, Traffic, make_challenge, one_client
+from swarm.verification.challenges.challenge import Challenge, Manner, Table, Traffic, make_challenge, one_client
 
 PEOPLE = "people"
 HOURS_S = 4 * 3600.0

@@ -26,7 +26,7 @@ from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_r
 from swarm.client.auditing.audit import AuditedWindow
 from swarm.client.blocking import SwarmModel
 from swarm.core.spans import Span
-from swarm.verification.verdict import Outcome
+from swarm.verification.verdicts.verdict import Outcome
 
 SPANS = (HEAD, MIDDLE, TAIL)
 PATIENT: dict[str, Any] = {

@@ -27,9 +27,9 @@ from swarm.client.auditing.suspects import Suspect
 from swarm.client.auditing.traffic import everyday
 from swarm.client.request import Options
 from swarm.client.tokenizer import Tokenizer
-from swarm.verification.challenge import Table
-from swarm.verification.challenge_prompts import as_long_as, table_of
-from swarm.verification.challenge_text import TEXT
+from swarm.verification.challenges.challenge import Table
+from swarm.verification.challenges.challenge_prompts import as_long_as, table_of
+from swarm.verification.challenges.challenge_text import TEXT
 
 SERVERS = 3
 CLOSE_S = 10.0

@@ -19,9 +19,9 @@ from swarm.engine.weights import LoadOptions
 from swarm.models.files import ModelFiles
 from swarm.models.progress import silent
 from swarm.runtime.calibrations import find_calibration
-from swarm.verification.calibration import Calibration
-from swarm.verification.challenge import words
-from swarm.verification.receipts import WINDOW_ROWS
+from swarm.verification.challenges.challenge import words
+from swarm.verification.signed.receipts import WINDOW_ROWS
+from swarm.verification.verdicts.calibration import Calibration
 
 SETTLE_S = 30.0
 WORDS_PER_TOKEN = 1.2

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.inspector import Inspected
-from swarm.verification.lasting import Cheater, Lasted, play
-from swarm.verification.strikes import Policy, Standing, audit_asked, struck, traffic_asked, window_audited
-from swarm.verification.verdict import Outcome
+from swarm.verification.standings.lasting import Cheater, Lasted, play
+from swarm.verification.standings.strikes import Policy, Standing, audit_asked, struck, traffic_asked, window_audited
+from swarm.verification.verdicts.verdict import Outcome
 
 KNOWN = Standing(audited=1_000_000)
 """Of a server that has been good for long: audited at the lowest rate."""

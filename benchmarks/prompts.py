@@ -16,7 +16,7 @@ from random import Random
 import yaml
 
 from swarm.runtime.installed_text import installed_descriptions
-from swarm.verification.challenge_prompts import prose, questions_about
+from swarm.verification.challenges.challenge_prompts import prose, questions_about
 
 MAX_PROMPT_CHARS = 500
 """A short prompt takes a second of one core, a long one many."""

@@ -9,7 +9,7 @@ from benchmarks.cheaters.rows import is_rare
 from benchmarks.inspector import Inspected
 from swarm.client.auditing.audit import AuditedWindow
 from swarm.core.spans import Span
-from swarm.verification.receipts import WINDOW_ROWS
+from swarm.verification.signed.receipts import WINDOW_ROWS
 
 HEAD, MIDDLE, TAIL = Span(0, 10), Span(10, 20), Span(20, 30)
 FLOAT32, BFLOAT16 = ("--dtype", "float32"), ("--dtype", "bfloat16")

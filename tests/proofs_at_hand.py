@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from swarm.core.accusation import Accusation
 from swarm.core.keys import Identity
 from swarm.core.records import sign_record
-from swarm.verification.challenge import Table, walk
-from swarm.verification.commitment import commit
-from swarm.verification.equivocation import EquivocationProof
-from swarm.verification.leaves import digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.challenges.challenge import Table, walk
+from swarm.verification.challenges.commitment import commit
 from swarm.verification.proofs import ChallengeText, FraudProof, ProofParts
-from swarm.verification.receipts import NO_HASH, Opening, Receipt, sign_receipt
-from swarm.verification.windows import WindowBuilder, counter_base
+from swarm.verification.signed.equivocation import EquivocationProof
+from swarm.verification.signed.leaves import digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.signed.receipts import NO_HASH, Opening, Receipt, sign_receipt
+from swarm.verification.signed.windows import WindowBuilder, counter_base
 
 CLIENT = Identity(bytes([250]) * 32)
 RECEIPT = 1

@@ -15,8 +15,8 @@ from swarm.server.record.fetching import BUSY_RETRY_S, Fetching
 from swarm.server.record.notary import Notary
 from swarm.server.sessions.passage import Passage
 from swarm.transport.framing import FrameStream
-from swarm.verification.compact import pack
-from swarm.verification.receipts import WINDOW_ROWS, Opening, Receipt
+from swarm.verification.signed.compact import pack
+from swarm.verification.signed.receipts import WINDOW_ROWS, Opening, Receipt
 from swarm.wire.evidence import FetchRows, Signed
 from swarm.wire.messages import Busy, Message, Open, Refused, Step
 

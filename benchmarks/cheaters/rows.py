@@ -18,7 +18,7 @@ from swarm.core.spans import Span
 from swarm.engine.executor import SpanEngine
 from swarm.engine.kv import KVSlot
 from swarm.engine.work import Output, Work
-from swarm.verification.receipts import WINDOW_ROWS
+from swarm.verification.signed.receipts import WINDOW_ROWS
 
 HONEST_WINDOWS = 50
 RARE = 0.05

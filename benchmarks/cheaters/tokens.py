@@ -14,7 +14,7 @@ from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Choice, Logits, adjust, warp
 from swarm.decoding.uniform import uniform
-from swarm.verification.verdict import LOGIT_ERROR, cdf_tolerance
+from swarm.verification.verdicts.verdict import LOGIT_ERROR, cdf_tolerance
 
 REPLACED = 0.01
 TARGET = "swarm.server.sessions.tail.choose"

@@ -21,7 +21,7 @@ from swarm.engine.span_model import SpanModel
 from swarm.engine.weights import WeightFiles
 from swarm.models.files import ModelFiles
 from swarm.models.progress import silent
-from swarm.verification.calibration_text import TEXT
+from swarm.verification.verdicts.calibration_text import TEXT
 
 NOISE = 0.01
 WINDOW_TOKENS = 64

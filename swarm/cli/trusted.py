@@ -22,8 +22,8 @@ from swarm.models.progress import Progress
 from swarm.models.resolve import resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
 from swarm.runtime.reputation import IN_MEMORY
-from swarm.verification.calibration import Calibration
-from swarm.verification.verdict import Thresholds, thresholds_for
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.verdict import Thresholds, thresholds_for
 
 if TYPE_CHECKING:
     from swarm.client.model import AsyncSwarmModel

@@ -24,7 +24,7 @@ from swarm.runtime.identity import load_or_create
 from swarm.runtime.reputation import ReputationStore, open_reputation
 from swarm.runtime.tracing import span
 from swarm.transport.lan import check_swarm_name, find_peers
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 from swarm.wire.fields import Codec
 
 CHOICES = {"head": ("auto", "local", "remote"), "compression": ("none", "int8"), "numerics": ("same", "any")}

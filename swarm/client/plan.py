@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from swarm.core.announcement import Announcement
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.spans import Span
-from swarm.verification.commitment import AUDIT_SECRET_BYTES
+from swarm.verification.challenges.commitment import AUDIT_SECRET_BYTES
 from swarm.wire.fields import Codec, Priority
 
 

@@ -10,7 +10,7 @@ from swarm.core.errors import BadRecordError, PeerError
 from swarm.core.record_base import Record
 from swarm.core.records import CLOCK_SKEW_S, AnyRecord, key_of, read_record
 from swarm.dht.merge import Kind
-from swarm.verification.equivocation import EquivocationProof
+from swarm.verification.signed.equivocation import EquivocationProof
 
 FORGET_EVERY_S = 30.0
 

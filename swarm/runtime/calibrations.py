@@ -10,7 +10,7 @@ from swarm.core.errors import ConfigError, ModelError
 from swarm.core.ids import ModelId
 from swarm.runtime.folders import data_folder
 from swarm.runtime.small_file import replace_file
-from swarm.verification.calibration import MAX_CALIBRATION_BYTES, Calibration
+from swarm.verification.verdicts.calibration import MAX_CALIBRATION_BYTES, Calibration
 
 SUFFIX = ".calibration"
 MAX_STEM_CHARS = 120

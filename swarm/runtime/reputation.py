@@ -26,8 +26,8 @@ from swarm.runtime.database_file import DatabaseFile
 from swarm.runtime.folders import data_folder
 from swarm.runtime.reputation_file import REPUTATIONS
 from swarm.verification.allegation import ProofKind
-from swarm.verification.ledger import Ledger
-from swarm.verification.strikes import Apart, Standing
+from swarm.verification.standings.ledger import Ledger
+from swarm.verification.standings.strikes import Apart, Standing
 
 __all__ = ["IN_MEMORY", "Event", "KeptProof", "Known", "ProofKind", "ReputationStore", "open_reputation"]
 
@@ -130,7 +130,7 @@ class ReputationStore:
     def change(
         self, peer: PeerId, transition: Callable[[Standing], Standing], *, error: float | None = None
     ) -> Standing:
-        """Apply ``transition`` (of ``verification.strikes``) to what is known of ``peer``; returns the result.
+        """Apply ``transition`` (of ``standings.strikes``) to what is known of ``peer``; returns the result.
 
         ``error`` is e if a window was audited. A first strike, or ejection, also withholds what the ledger has for
         ``peer``, and all of it is noted as events. ``transition`` may not use the store.

@@ -32,7 +32,7 @@ from swarm.server.sessions.session import GOODBYE_S
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
 from swarm.transport.uplink import UplinkMeter
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 from swarm.wire.messages import Failed
 from swarm.wire.session import Channel
 from swarm.wire.status import StatusReport

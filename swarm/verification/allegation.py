@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swarm.core.ids import PeerId
-from swarm.verification.equivocation import EquivocationProof
 from swarm.verification.proofs import FraudProof
+from swarm.verification.signed.equivocation import EquivocationProof
 
 ProofKind = Literal["equivocation", "fraud"]
 

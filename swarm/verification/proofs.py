@@ -23,13 +23,11 @@ from swarm.core.ids import PeerId
 from swarm.core.keys import verify
 from swarm.core.limits import MAX_PROOF_BYTES, MAX_RECEIPT_BYTES
 from swarm.core.numerics import DTYPE_BYTES, Numerics
-from swarm.verification.calibration import MAX_HIDDEN, Calibration, Floats
-from swarm.verification.canonical import read_canonical
-from swarm.verification.challenge import MAX_ORDER, Table, check_challenge
-from swarm.verification.commitment import AUDIT_SECRET_BYTES
-from swarm.verification.judging import WindowVerdict, judge_rows
-from swarm.verification.leaves import TAIL_LEAF_BYTES, Leaf, digest_rows, id_hashes, row_hashes
-from swarm.verification.receipts import (
+from swarm.verification.challenges.challenge import MAX_ORDER, Table, check_challenge
+from swarm.verification.challenges.commitment import AUDIT_SECRET_BYTES
+from swarm.verification.signed.canonical import read_canonical
+from swarm.verification.signed.leaves import TAIL_LEAF_BYTES, Leaf, digest_rows, id_hashes, row_hashes
+from swarm.verification.signed.receipts import (
     NO_HASH,
     RECEIPT_DOMAIN,
     WINDOW_ROWS,
@@ -41,8 +39,10 @@ from swarm.verification.receipts import (
     check_rows,
     open_leaves,
 )
-from swarm.verification.verdict import DENSE, Outcome, Thresholds, check_comparable
-from swarm.verification.whitening import Rows
+from swarm.verification.verdicts.calibration import MAX_HIDDEN, Calibration, Floats
+from swarm.verification.verdicts.judging import WindowVerdict, judge_rows
+from swarm.verification.verdicts.verdict import DENSE, Outcome, Thresholds, check_comparable
+from swarm.verification.verdicts.whitening import Rows
 
 MAX_PROOF_WINDOWS = 512
 """16,384 rows: a longer session is proven by an earlier window."""

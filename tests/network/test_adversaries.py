@@ -24,7 +24,7 @@ from swarm.engine.calibration import BoundaryStates
 from swarm.models import ModelFiles
 from swarm.models.progress import silent
 from swarm.runtime.calibrations import calibration_path, find_calibration, store_calibration
-from swarm.verification.calibration_text import TEXT
+from swarm.verification.verdicts.calibration_text import TEXT
 
 ALONE: dict[str, Any] = {"host": "127.0.0.1", "reputation": ":memory:", "heal_timeout_s": 0.5}
 """A client that knows nothing from before, and does not wait long for somebody to take over."""

@@ -20,7 +20,7 @@ from swarm.engine.calibration import BoundaryStates
 from swarm.models import ModelFiles
 from swarm.models.progress import silent
 from swarm.runtime.calibrations import store_calibration
-from swarm.verification.calibration_text import TEXT
+from swarm.verification.verdicts.calibration_text import TEXT
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
 TOGETHER = "docs/developer.md"

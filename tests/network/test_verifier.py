@@ -16,7 +16,7 @@ from swarm.models.progress import silent
 from swarm.runtime.calibrations import store_calibration
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.reputation import ReputationStore
-from swarm.verification.calibration_text import TEXT
+from swarm.verification.verdicts.calibration_text import TEXT
 
 CALIBRATION_TOKENS = 320
 SAID_S = 180.0

@@ -29,12 +29,12 @@ from swarm.engine.replica import Replica
 from swarm.transport.framing import FrameStream
 from swarm.transport.memory import MemoryNetwork
 from swarm.transport.protocol import Stream
-from swarm.verification.calibration import Calibration, Floats, calibrate
-from swarm.verification.commitment import commit
-from swarm.verification.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
-from swarm.verification.receipts import Opening, sign_receipt
-from swarm.verification.sketch import Sketcher
-from swarm.verification.windows import WindowBuilder, counter_base
+from swarm.verification.challenges.commitment import commit
+from swarm.verification.signed.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.signed.receipts import Opening, sign_receipt
+from swarm.verification.signed.windows import WindowBuilder, counter_base
+from swarm.verification.verdicts.calibration import Calibration, Floats, calibrate
+from swarm.verification.verdicts.sketch import Sketcher
 from swarm.wire.evidence import FetchedRows, FetchRows
 from swarm.wire.fields import Codec
 from swarm.wire.messages import Refused

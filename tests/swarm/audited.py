@@ -14,7 +14,7 @@ from swarm.client.finding.search import ORDINARY, Wish
 from swarm.client.model import AsyncSwarmModel
 from swarm.core.numerics import Numerics
 from swarm.engine.work import Output
-from swarm.verification.challenge import Table
+from swarm.verification.challenges.challenge import Table
 
 PROMPT = [int(token) for token in np.random.default_rng(21).integers(4, 250, 70)]
 TABLE = Table(tuple(int(token) for token in np.random.default_rng(22).integers(4, 250, 300)))

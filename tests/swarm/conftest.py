@@ -22,7 +22,7 @@ from swarm.core.spans import Span
 from swarm.engine.replica import Replica, ReplicaRequest
 from swarm.models.folder import open_folder
 from swarm.models.progress import silent
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], VirtualLoop]]:

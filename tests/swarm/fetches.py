@@ -11,7 +11,7 @@ from harness import Node, Swarm
 from signed_chain import SignedChain
 
 from swarm.transport.framing import FrameStream
-from swarm.verification.commitment import commit
+from swarm.verification.challenges.commitment import commit
 from swarm.wire.evidence import FetchRows
 from swarm.wire.session import Channel, Role
 

@@ -46,7 +46,7 @@ from swarm.server.service import Server, ServerParts
 from swarm.transport.capped import CappedTransport, UplinkCap
 from swarm.transport.memory import LinkShape, MemoryNetwork, MemoryTransport
 from swarm.transport.protocol import Transport
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 
 LAYERS = 5
 CONTEXT = 640

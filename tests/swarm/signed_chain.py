@@ -14,12 +14,12 @@ from harness import LAYERS, MOMENT_S, Node
 from swarm.core.errors import PeerLostError
 from swarm.core.numerics import Numerics
 from swarm.core.sampling import SamplingParams
-from swarm.verification.book import ReceiptBook
-from swarm.verification.coverage import CoveredWindow, Known
-from swarm.verification.leaves import digest_rows, id_hashes, row_hashes
-from swarm.verification.lineage import Lineage
-from swarm.verification.merkle import merkle_root
-from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, SignedReceipt, countersign
+from swarm.verification.signed.book import ReceiptBook
+from swarm.verification.signed.coverage import CoveredWindow, Known
+from swarm.verification.signed.leaves import digest_rows, id_hashes, row_hashes
+from swarm.verification.signed.lineage import Lineage
+from swarm.verification.signed.merkle import merkle_root
+from swarm.verification.signed.receipts import NO_HASH, WINDOW_ROWS, Opening, SignedReceipt, countersign
 from swarm.wire.evidence import Countersign, Settle, Settled, Signed
 from swarm.wire.messages import Close, LinkLost, Pace, Result
 from swarm.wire.tensors import cut_tensor

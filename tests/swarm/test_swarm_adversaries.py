@@ -28,11 +28,11 @@ from swarm.core.spans import Span
 from swarm.engine.replica import Replica, ReplicaRequest
 from swarm.models.folder import open_folder
 from swarm.models.progress import silent
-from swarm.verification.answering import Requests
-from swarm.verification.calibration import Calibration
-from swarm.verification.challenge import Challenge
-from swarm.verification.strikes import Policy, Standing, traffic_asked
-from swarm.verification.verdict import Outcome
+from swarm.verification.challenges.challenge import Challenge
+from swarm.verification.standings.answering import Requests
+from swarm.verification.standings.strikes import Policy, Standing, traffic_asked
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.verdict import Outcome
 
 POLICY = Policy()
 LAYERS = 5

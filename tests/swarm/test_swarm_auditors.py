@@ -25,8 +25,8 @@ from swarm.core.spans import Span
 from swarm.engine.replica import Replica
 from swarm.engine.work import Output
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
-from swarm.verification.calibration import Calibration
-from swarm.verification.strikes import Policy, Standing, accused
+from swarm.verification.standings.strikes import Policy, Standing, accused
+from swarm.verification.verdicts.calibration import Calibration
 
 POLICY = Policy()
 

@@ -21,9 +21,9 @@ from swarm.core.sampling import SamplingParams
 from swarm.engine.replica import Replica
 from swarm.models.folder import open_folder
 from swarm.transport.framing import FrameStream
-from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.strikes import TRUSTED, Policy, Standing
-from swarm.verification.verdict import Outcome, Ruling
+from swarm.verification.standings.strikes import TRUSTED, Policy, Standing
+from swarm.verification.verdicts.calibration import Calibration, Floats
+from swarm.verification.verdicts.verdict import Outcome, Ruling
 from swarm.wire.evidence import FetchRows
 from swarm.wire.messages import Busy, Refused
 

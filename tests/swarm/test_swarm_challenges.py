@@ -24,9 +24,9 @@ from swarm.dht.memory import MemoryDirectory
 from swarm.engine.replica import Replica, ReplicaRequest
 from swarm.models.progress import silent
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
-from swarm.verification.calibration import Calibration
-from swarm.verification.challenge import Challenge
-from swarm.verification.commitment import commit
+from swarm.verification.challenges.challenge import Challenge
+from swarm.verification.challenges.commitment import commit
+from swarm.verification.verdicts.calibration import Calibration
 
 PROMPTS = tuple(f"What of number {number}, and why is it so?" for number in range(40))
 """As text to a tokenizer of bytes; they leave the tiny context room."""

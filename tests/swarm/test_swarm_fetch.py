@@ -13,10 +13,10 @@ from fetches import Want, closed, fetching, request
 from harness import SPANS, Swarm
 
 from swarm.server.config import ServerConfig
-from swarm.verification.calibration import Calibration, calibrate
-from swarm.verification.leaves import NO_SKETCH, Leaf, digest_rows, row_hashes
-from swarm.verification.receipts import WINDOW_ROWS, SignedReceipt, check_rows, open_leaves
-from swarm.verification.sketch import Sketcher, is_sketch_of
+from swarm.verification.signed.leaves import NO_SKETCH, Leaf, digest_rows, row_hashes
+from swarm.verification.signed.receipts import WINDOW_ROWS, SignedReceipt, check_rows, open_leaves
+from swarm.verification.verdicts.calibration import Calibration, calibrate
+from swarm.verification.verdicts.sketch import Sketcher, is_sketch_of
 from swarm.wire.evidence import FetchedRows
 from swarm.wire.messages import Refused
 from swarm.wire.payload import ID_BYTES

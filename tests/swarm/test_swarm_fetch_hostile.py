@@ -14,7 +14,7 @@ from signed_chain import SignedChain
 
 from swarm.core.errors import PeerLostError
 from swarm.server.record import fetching as limits
-from swarm.verification.commitment import commit
+from swarm.verification.challenges.commitment import commit
 from swarm.wire.evidence import FetchedRows, FetchProof, FetchRows
 from swarm.wire.frames import encode_head
 from swarm.wire.messages import Busy, Noop, Refused

@@ -25,7 +25,7 @@ from swarm.health.watching.asking import AGAIN_S, IDLE_S
 from swarm.health.watching.watch import UNREADABLE
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.server.config import ServerConfig
-from swarm.verification.strikes import Policy, struck
+from swarm.verification.standings.strikes import Policy, struck
 
 SPEED = SpanSpeed(tau_s=0.004, fixed_s=0.01)
 GONE_S = 90.0

@@ -27,7 +27,7 @@ from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.transport.memory import MemoryNetwork
 from swarm.transport.proofs import PART_S
 from swarm.transport.protocol import Stream
-from swarm.verification.strikes import Policy, audit_rate
+from swarm.verification.standings.strikes import Policy, audit_rate
 from swarm.wire.session import Channel
 
 MODEL = ModelId.parse("demo@main#0123456789abcdef")

@@ -23,9 +23,9 @@ from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.engine.replica import Replica
 from swarm.scheduling.routing import Stage
-from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.challenge import walk
+from swarm.verification.challenges.challenge import walk
 from swarm.verification.proofs import Charge
+from swarm.verification.verdicts.calibration import Calibration, Floats
 
 # -- proofs ---------------------------------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from swarm.client.evidence.records import SessionRecord
 from swarm.client.model import AsyncSwarmModel
 from swarm.core.ids import PeerId
 from swarm.server.config import ServerConfig
-from swarm.verification.commitment import check_opening
-from swarm.verification.coverage import Known, by_signer, verify_coverage
-from swarm.verification.leaves import id_hashes
-from swarm.verification.merkle import merkle_root
-from swarm.verification.receipts import NO_HASH
+from swarm.verification.challenges.commitment import check_opening
+from swarm.verification.signed.coverage import Known, by_signer, verify_coverage
+from swarm.verification.signed.leaves import id_hashes
+from swarm.verification.signed.merkle import merkle_root
+from swarm.verification.signed.receipts import NO_HASH
 
 LONG = "The swarm signs for every row that it computes, and for none that was taken back. " * 2
 HEADS = pytest.mark.parametrize("head", ["remote", "local"])

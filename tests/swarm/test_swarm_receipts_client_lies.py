@@ -14,8 +14,8 @@ from swarm.client.evidence.records import ReceiptProblem, SessionRecord
 from swarm.client.model import AsyncSwarmModel
 from swarm.client.results import GenerationResult
 from swarm.core.keys import Identity
-from swarm.verification.equivocation import EquivocationProof
-from swarm.verification.receipts import Opening, Receipt, SignedReceipt, sign_receipt
+from swarm.verification.signed.equivocation import EquivocationProof
+from swarm.verification.signed.receipts import Opening, Receipt, SignedReceipt, sign_receipt
 
 PROMPT = "A server may sign whatever it likes, but who asks can read. " * 2
 NEW_TOKENS = 40

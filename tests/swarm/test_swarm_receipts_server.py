@@ -13,8 +13,8 @@ from signed_chain import SignedChain
 
 from swarm.core.spans import Span
 from swarm.server.config import ServerConfig
-from swarm.verification.leaves import LEAF_BYTES
-from swarm.verification.receipts import NO_HASH
+from swarm.verification.signed.leaves import LEAF_BYTES
+from swarm.verification.signed.receipts import NO_HASH
 from swarm.wire.messages import Answer
 
 PROMPT = list(range(40, 140))

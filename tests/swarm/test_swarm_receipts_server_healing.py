@@ -8,7 +8,7 @@ from harness import SPANS, Swarm
 from signed_chain import SignedChain
 
 from swarm.server.config import ServerConfig
-from swarm.verification.receipts import WINDOW_ROWS
+from swarm.verification.signed.receipts import WINDOW_ROWS
 
 PROMPT = list(range(40, 140))
 

@@ -15,7 +15,7 @@ from swarm.core.ids import SessionKey
 from swarm.core.keys import Identity
 from swarm.server.config import ServerConfig
 from swarm.server.record import notary
-from swarm.verification.receipts import COUNTERSIGNATURE_DOMAIN, countersign, verify_countersignature
+from swarm.verification.signed.receipts import COUNTERSIGNATURE_DOMAIN, countersign, verify_countersignature
 from swarm.wire.evidence import Countersign, Settle, Signed
 from swarm.wire.messages import Failed, Open, Relink
 

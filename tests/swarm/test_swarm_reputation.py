@@ -19,7 +19,7 @@ from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.dht.memory import MemoryDirectory
 from swarm.engine.speed import SpanSpeed
-from swarm.verification.strikes import Standing, equivocated
+from swarm.verification.standings.strikes import Standing, equivocated
 
 FAST, SLOW = SpanSpeed(tau_s=0.001), SpanSpeed(tau_s=0.02)
 PROMPT = "what becomes of a cheat"

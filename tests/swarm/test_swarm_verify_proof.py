@@ -17,11 +17,11 @@ from swarm.cli.main import main
 from swarm.engine.replica import Replica
 from swarm.models.folder import open_folder
 from swarm.runtime.calibrations import calibration_path, store_calibration
-from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.challenge import Table, walk
-from swarm.verification.equivocation import EquivocationProof
+from swarm.verification.challenges.challenge import Table, walk
 from swarm.verification.proofs import ChallengeText, FraudProof, ProofParts
-from swarm.verification.receipts import sign_receipt
+from swarm.verification.signed.equivocation import EquivocationProof
+from swarm.verification.signed.receipts import sign_receipt
+from swarm.verification.verdicts.calibration import Calibration, Floats
 
 TABLE = Table(tuple(int(token) for token in np.random.default_rng(22).integers(4, 250, 300)))
 PROMPT = walk(bytes(range(32)), 70, TABLE)

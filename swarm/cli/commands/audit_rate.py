@@ -7,7 +7,7 @@ import json
 import math
 
 from swarm.core.errors import ConfigError
-from swarm.verification.economics import (
+from swarm.verification.standings.economics import (
     Stakes,
     cheated_windows,
     deterring_rate,

@@ -24,9 +24,9 @@ from swarm.core.ids import ModelId
 from swarm.models import ModelFiles, ProgressLine, resolve
 from swarm.models.progress import Progress, human_bytes
 from swarm.runtime.calibrations import calibration_path, store_calibration
-from swarm.verification.calibration import MIN_CALIBRATION_TOKENS, Calibration, calibrate
-from swarm.verification.calibration_text import TEXT
-from swarm.verification.whitening import SINK_ROWS
+from swarm.verification.verdicts.calibration import MIN_CALIBRATION_TOKENS, Calibration, calibrate
+from swarm.verification.verdicts.calibration_text import TEXT
+from swarm.verification.verdicts.whitening import SINK_ROWS
 
 if TYPE_CHECKING:
     from swarm.engine.calibration import BoundaryStates

@@ -24,7 +24,7 @@ from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.models.progress import human_bytes
-from swarm.verification.challenge import Challenge
+from swarm.verification.challenges.challenge import Challenge
 
 EXIT_CODES: dict[Kind, int] = {
     "passed": 0,

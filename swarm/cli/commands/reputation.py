@@ -15,8 +15,8 @@ from swarm.core.errors import ConfigError
 from swarm.core.ids import PeerId
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.reputation import IN_MEMORY, Known, ReputationStore
-from swarm.verification.ledger import Account
-from swarm.verification.strikes import TRUSTED, Policy, audit_rate, on_probation
+from swarm.verification.standings.ledger import Account
+from swarm.verification.standings.strikes import TRUSTED, Policy, audit_rate, on_probation
 
 Pairs = Sequence[tuple[PeerId, PeerId]]
 

@@ -25,7 +25,7 @@ from swarm.runtime.identity import IdentityLock, load_or_create
 from swarm.runtime.server_state import ServerState
 from swarm.server.config import ServerConfig
 from swarm.server.placing_config import PlacingConfig
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 
 DEFAULTS = ServerConfig()
 PLACING = PlacingConfig()

@@ -37,9 +37,9 @@ from swarm.runtime.identity import IdentityLock, load_or_create
 from swarm.runtime.reputation import ReputationStore
 from swarm.runtime.tasks import Tasks
 from swarm.transport.protocol import Transport
-from swarm.verification.challenge import Challenge
+from swarm.verification.challenges.challenge import Challenge
 from swarm.verification.proofs import Charge
-from swarm.verification.strikes import Standing
+from swarm.verification.standings.strikes import Standing
 
 if TYPE_CHECKING:
     from swarm.dht.hivemind_directory import HivemindDirectory

@@ -21,11 +21,11 @@ from swarm.models.files import ModelFiles
 from swarm.models.progress import Progress, ProgressLine
 from swarm.models.resolve import DEMO, resolve
 from swarm.runtime.calibrations import find_calibration, read_calibration
-from swarm.verification.calibration import Calibration
-from swarm.verification.equivocation import EquivocationProof
 from swarm.verification.proofs import Charge, FraudProof, check_calibration
-from swarm.verification.receipts import Receipt
-from swarm.verification.verdict import thresholds_for
+from swarm.verification.signed.equivocation import EquivocationProof
+from swarm.verification.signed.receipts import Receipt
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.verdict import thresholds_for
 
 if TYPE_CHECKING:
     from swarm.client.auditing.accusing import Conviction

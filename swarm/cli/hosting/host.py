@@ -49,7 +49,7 @@ from swarm.transport.lan_mdns import MdnsNetwork
 from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
 from swarm.transport.protocol import Transport
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 
 T = TypeVar("T")
 

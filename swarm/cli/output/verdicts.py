@@ -6,7 +6,7 @@ from swarm.cli.output.tables import table
 from swarm.client.auditing.audit import AuditedWindow
 from swarm.client.auditing.challenges import Finding
 from swarm.client.auditing.suspects import Suspect
-from swarm.verification.challenge import Challenge
+from swarm.verification.challenges.challenge import Challenge
 
 SAID = {
     "passed": "PASSED",

@@ -13,13 +13,13 @@ from swarm.client.auditing.reference import Reference, Replay
 from swarm.client.auditing.rows import RowForm, floats
 from swarm.core.errors import BadProofError, MisuseError, PeerError, PeerLostError
 from swarm.core.ids import PeerId
-from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.judging import WindowVerdict
 from swarm.verification.proofs import ChallengeText, Charge, FraudProof, ProofParts, check_calibration, judge_charge
-from swarm.verification.receipts import WINDOW_ROWS
-from swarm.verification.strikes import TRUSTED
-from swarm.verification.verdict import DENSE, Outcome, Thresholds, declared_thresholds
-from swarm.verification.whitening import Rows, mutual_error, whitened
+from swarm.verification.signed.receipts import WINDOW_ROWS
+from swarm.verification.standings.strikes import TRUSTED
+from swarm.verification.verdicts.calibration import Calibration, Floats
+from swarm.verification.verdicts.judging import WindowVerdict
+from swarm.verification.verdicts.verdict import DENSE, Outcome, Thresholds, declared_thresholds
+from swarm.verification.verdicts.whitening import Rows, mutual_error, whitened
 
 __all__ = ["ChallengeText", "Conviction", "References", "convict", "prove"]
 

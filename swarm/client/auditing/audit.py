@@ -14,13 +14,13 @@ from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.errors import MisuseError, SwarmError
 from swarm.core.numerics import Numerics
 from swarm.transport.protocol import Transport
-from swarm.verification.audits import AuditPlan, plan_audit
-from swarm.verification.calibration import Calibration, Floats
-from swarm.verification.judging import judge_rows
-from swarm.verification.sequential import honest_ceiling
-from swarm.verification.sketch import SKETCH_VALUES, Sketcher, is_sketch_of
-from swarm.verification.verdict import DENSE, Outcome, Thresholds, check_comparable, declared_thresholds
-from swarm.verification.whitening import Comparison, Rows
+from swarm.verification.challenges.audits import AuditPlan, plan_audit
+from swarm.verification.standings.sequential import honest_ceiling
+from swarm.verification.verdicts.calibration import Calibration, Floats
+from swarm.verification.verdicts.judging import judge_rows
+from swarm.verification.verdicts.sketch import SKETCH_VALUES, Sketcher, is_sketch_of
+from swarm.verification.verdicts.verdict import DENSE, Outcome, Thresholds, check_comparable, declared_thresholds
+from swarm.verification.verdicts.whitening import Comparison, Rows
 
 __all__ = [
     "AuditFailure",

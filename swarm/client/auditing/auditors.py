@@ -22,8 +22,8 @@ from swarm.core.spans import Span
 from swarm.scheduling.coverage import usable
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
-from swarm.verification.calibration import Floats
 from swarm.verification.proofs import Charge
+from swarm.verification.verdicts.calibration import Floats
 from swarm.wire.fields import PREFILL_LANE
 from swarm.wire.frames import Frame
 from swarm.wire.messages import Result, Step

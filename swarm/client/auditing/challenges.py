@@ -17,9 +17,9 @@ from swarm.client.request import Options
 from swarm.core.errors import MisuseError, NoRouteError, PeerLostError, SwarmError
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Stage
-from swarm.verification.challenge import Challenge
-from swarm.verification.strikes import Policy
-from swarm.verification.verdict import Outcome, Ruling
+from swarm.verification.challenges.challenge import Challenge
+from swarm.verification.standings.strikes import Policy
+from swarm.verification.verdicts.verdict import Outcome, Ruling
 
 SETTLE_S = 10.0
 """How long after the answer a session's last receipts may take."""

@@ -13,8 +13,8 @@ from swarm.client.auditing.own_traffic import TrafficAuditor, TrafficParts
 from swarm.client.evidence.records import SessionRecord
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
-from swarm.verification.calibration import Calibration
-from swarm.verification.verdict import thresholds_for
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.verdict import thresholds_for
 
 if TYPE_CHECKING:
     from swarm.client.model import AsyncSwarmModel

@@ -14,7 +14,7 @@ from swarm.client.plan import StagePlan
 from swarm.core.errors import BusyError, PeerUnreachableError, ProtocolViolation, RefusedError
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Transport
-from swarm.verification.leaves import LEAF_BYTES, TAIL_LEAF_BYTES
+from swarm.verification.signed.leaves import LEAF_BYTES, TAIL_LEAF_BYTES
 from swarm.wire.evidence import FetchedRows, FetchRows
 from swarm.wire.messages import Busy, Refused
 from swarm.wire.payload import ID_BYTES

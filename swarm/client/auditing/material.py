@@ -15,11 +15,11 @@ from swarm.core.ids import PeerId
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.transport.protocol import Transport
-from swarm.verification.audits import AuditPlan
-from swarm.verification.calibration import Floats
-from swarm.verification.leaves import Leaf, digest_rows, id_hashes, row_hashes
-from swarm.verification.merkle import leaf_hash, merkle_root
-from swarm.verification.receipts import WINDOW_ROWS, SignedReceipt, check_rows, open_leaves
+from swarm.verification.challenges.audits import AuditPlan
+from swarm.verification.signed.leaves import Leaf, digest_rows, id_hashes, row_hashes
+from swarm.verification.signed.merkle import leaf_hash, merkle_root
+from swarm.verification.signed.receipts import WINDOW_ROWS, SignedReceipt, check_rows, open_leaves
+from swarm.verification.verdicts.calibration import Floats
 
 AGAIN_S = (0.25, 1.0, 3.0)
 """When a server that refused, or was busy, is asked again: it may not have read yet that the session is over."""

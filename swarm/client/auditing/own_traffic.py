@@ -25,9 +25,9 @@ from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
 from swarm.runtime.reputation import ReputationStore
-from swarm.verification.calibration import Calibration
-from swarm.verification.strikes import Policy, audit_rate
-from swarm.verification.verdict import DENSE, Outcome, Thresholds
+from swarm.verification.standings.strikes import Policy, audit_rate
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.verdict import DENSE, Outcome, Thresholds
 
 MAX_WAITING = 64
 """Sessions that wait to be audited; servers keep their rows for ten minutes anyway."""

@@ -12,8 +12,8 @@ import numpy as np
 from swarm.core.errors import MisuseError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
-from swarm.verification.calibration import Floats
-from swarm.verification.strikes import TRUSTED
+from swarm.verification.standings.strikes import TRUSTED
+from swarm.verification.verdicts.calibration import Floats
 
 if TYPE_CHECKING:
     from swarm.engine.replica import Replica

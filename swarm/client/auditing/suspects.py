@@ -10,7 +10,7 @@ from swarm.core.listing import Listing
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
 from swarm.scheduling.coverage import holders, usable
-from swarm.verification.strikes import Policy, Standing, audit_rate
+from swarm.verification.standings.strikes import Policy, Standing, audit_rate
 
 MIN_IDENTITIES = 3
 """Arbitration takes the suspect and two others."""

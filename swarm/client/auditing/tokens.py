@@ -14,9 +14,15 @@ from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Logits, adjust, warp
 from swarm.decoding.uniform import uniform
-from swarm.verification.leaves import Leaf
-from swarm.verification.receipts import WINDOW_ROWS
-from swarm.verification.verdict import LOGIT_ERROR, Outcome, cdf_tolerance, judge_greedy_token, judge_sampled_token
+from swarm.verification.signed.leaves import Leaf
+from swarm.verification.signed.receipts import WINDOW_ROWS
+from swarm.verification.verdicts.verdict import (
+    LOGIT_ERROR,
+    Outcome,
+    cdf_tolerance,
+    judge_greedy_token,
+    judge_sampled_token,
+)
 
 
 @dataclass(frozen=True, slots=True)

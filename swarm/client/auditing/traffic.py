@@ -14,10 +14,10 @@ from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError
 from swarm.core.sampling import SamplingParams
 from swarm.runtime.installed_text import installed_descriptions
-from swarm.verification.challenge import Challenge, Manner, Table, Traffic, make_challenge
-from swarm.verification.challenge_prompts import prose, questions_about
-from swarm.verification.challenge_text import TEXT
-from swarm.verification.commitment import AUDIT_SECRET_BYTES
+from swarm.verification.challenges.challenge import Challenge, Manner, Table, Traffic, make_challenge
+from swarm.verification.challenges.challenge_prompts import prose, questions_about
+from swarm.verification.challenges.challenge_text import TEXT
+from swarm.verification.challenges.commitment import AUDIT_SECRET_BYTES
 from swarm.verification.proofs import MIN_SEEDED_TOKENS, ChallengeText
 
 _SEED_DOMAIN = b"swarm/challenge-seed/1\0"

@@ -18,11 +18,11 @@ from swarm.client.auditing.audit import (
 from swarm.client.auditing.reference import Reference
 from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.ids import PeerId
-from swarm.verification.audits import AuditPlan
-from swarm.verification.judging import arbitrate_window
-from swarm.verification.strikes import Policy, Standing, audit_asked, struck, window_audited, window_void
-from swarm.verification.verdict import Outcome, Ruling
-from swarm.verification.whitening import Rows
+from swarm.verification.challenges.audits import AuditPlan
+from swarm.verification.standings.strikes import Policy, Standing, audit_asked, struck, window_audited, window_void
+from swarm.verification.verdicts.judging import arbitrate_window
+from swarm.verification.verdicts.verdict import Outcome, Ruling
+from swarm.verification.verdicts.whitening import Rows
 
 MAX_ASKED = 4
 """Servers asked to compute a stage again, those that did not included."""

@@ -23,10 +23,10 @@ from swarm.core.ids import ModelId, PeerId
 from swarm.core.spans import Span
 from swarm.dht.protocol import Directory
 from swarm.runtime.reputation import ReputationStore
-from swarm.verification.calibration import Calibration
-from swarm.verification.challenge import Challenge
-from swarm.verification.strikes import Policy, Standing, audit_asked, traffic_asked
-from swarm.verification.verdict import DENSE, Thresholds
+from swarm.verification.challenges.challenge import Challenge
+from swarm.verification.standings.strikes import Policy, Standing, audit_asked, traffic_asked
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.verdict import DENSE, Thresholds
 
 LOOK_EVERY_S = 10.0
 """While there is nobody to challenge, or the directory does not answer."""

@@ -25,7 +25,7 @@ from swarm.core.limits import MAX_STAGE_NUMBERS
 from swarm.runtime.clock import SystemClock
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
-from swarm.verification.commitment import commit
+from swarm.verification.challenges.commitment import commit
 from swarm.wire.evidence import Signed
 from swarm.wire.fields import Lane
 from swarm.wire.frames import Frame

@@ -11,7 +11,7 @@ from swarm.client.chains.member import Member
 from swarm.client.evidence.receipts import SessionReceipts
 from swarm.core.errors import SwarmError
 from swarm.core.keys import Identity
-from swarm.verification.receipts import countersign
+from swarm.verification.signed.receipts import countersign
 
 SETTLE_S = 2.0
 """So long servers have to sign what is left; only what they kept back is noted then."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from swarm.core.errors import MisuseError, ProtocolViolation
 from swarm.core.sampling import SamplingParams
-from swarm.verification.leaves import digest_rows, id_hashes, row_hashes
-from swarm.verification.merkle import merkle_root
+from swarm.verification.signed.leaves import digest_rows, id_hashes, row_hashes
+from swarm.verification.signed.merkle import merkle_root
 from swarm.wire.fields import Codec
 from swarm.wire.messages import Replay, Result, Step
 from swarm.wire.payload import split_payload

@@ -18,10 +18,10 @@ from swarm.core.errors import (
     ProtocolViolation,
 )
 from swarm.core.ids import PeerId
-from swarm.verification.book import Mark, ReceiptBook
-from swarm.verification.coverage import CoveredWindow, Known
-from swarm.verification.lineage import Lineage
-from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, Receipt
+from swarm.verification.signed.book import Mark, ReceiptBook
+from swarm.verification.signed.coverage import CoveredWindow, Known
+from swarm.verification.signed.lineage import Lineage
+from swarm.verification.signed.receipts import NO_HASH, WINDOW_ROWS, Opening, Receipt
 from swarm.wire.evidence import Signed
 from swarm.wire.messages import Accept, Result, Step
 from swarm.wire.tensors import Buffer

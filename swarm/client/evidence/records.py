@@ -8,7 +8,7 @@ from typing import Literal
 from swarm.client.plan import StagePlan
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.sampling import SamplingParams
-from swarm.verification.receipts import Opening, SignedReceipt
+from swarm.verification.signed.receipts import Opening, SignedReceipt
 from swarm.wire.fields import Codec
 
 ProblemKind = Literal["equivocation", "lie", "broken link", "missing", "unwilling"]

@@ -9,10 +9,10 @@ from swarm.client.judging.jury import Jury
 from swarm.core.errors import ConfigError
 from swarm.core.ids import PeerId
 from swarm.runtime.reputation import ReputationStore
-from swarm.verification.coverage import CoveredWindow
-from swarm.verification.ledger import Ledger
-from swarm.verification.receipts import WINDOW_ROWS
-from swarm.verification.strikes import Policy, Standing, on_probation, struck
+from swarm.verification.signed.coverage import CoveredWindow
+from swarm.verification.signed.receipts import WINDOW_ROWS
+from swarm.verification.standings.ledger import Ledger
+from swarm.verification.standings.strikes import Policy, Standing, on_probation, struck
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from swarm.runtime.reputation import ProofKind, ReputationStore
 from swarm.transport.proofs import fetch_proof
 from swarm.transport.protocol import Transport
 from swarm.verification.allegation import Allegation, read_charge
-from swarm.verification.strikes import Policy, Standing, accused, equivocated, struck
+from swarm.verification.standings.strikes import Policy, Standing, accused, equivocated, struck
 
 LOOK_EVERY_S = 10.0
 SUBJECTS_A_LOOK = 16

@@ -21,7 +21,7 @@ from swarm.health.sight import Repute
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.runtime.tasks import Tasks
 from swarm.transport.protocol import Transport
-from swarm.verification.strikes import TRUSTED, Standing
+from swarm.verification.standings.strikes import TRUSTED, Standing
 
 MAX_JURIES = 8
 """Models whose servers are heard of; each jury reads a few keys every ten seconds, and holds one proof at a time."""

@@ -16,7 +16,7 @@ from swarm.server.record.shelf import Shelf
 from swarm.server.sessions.links import Rendezvous
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream
-from swarm.verification.commitment import check_opening
+from swarm.verification.challenges.commitment import check_opening
 from swarm.wire.evidence import FetchedRows, FetchRows
 from swarm.wire.messages import Busy, Refused
 from swarm.wire.session import Channel, Role

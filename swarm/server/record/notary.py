@@ -16,8 +16,8 @@ from swarm.core.errors import BadSignatureError, ProtocolViolation
 from swarm.server.record.notes import Note, Part, leaves_of
 from swarm.server.record.replay_log import Encoding, ReplayBudget
 from swarm.server.record.signing import Desk
-from swarm.verification.compact import pack
-from swarm.verification.receipts import WINDOW_ROWS, Opening, Receipt, SignedReceipt, verify_countersignature
+from swarm.verification.signed.compact import pack
+from swarm.verification.signed.receipts import WINDOW_ROWS, Opening, Receipt, SignedReceipt, verify_countersignature
 from swarm.wire.evidence import Countersign, Settled, Signed
 from swarm.wire.messages import Message
 

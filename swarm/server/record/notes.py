@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from swarm.server.record.replay_log import Encoding
-from swarm.verification.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
-from swarm.verification.sketch import Sketcher
+from swarm.verification.signed.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.verdicts.sketch import Sketcher
 from swarm.wire.payload import Ids
 from swarm.wire.tensors import Buffer, cut_tensor, tensor_bytes, to_float32
 

@@ -10,10 +10,10 @@ from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError
 from swarm.core.keys import Identity
 from swarm.core.spans import Span
-from swarm.verification.calibration import Calibration
-from swarm.verification.receipts import NO_HASH, Opening, Receipt, SignedReceipt, sign_receipt
-from swarm.verification.sketch import Sketcher
-from swarm.verification.windows import WindowBuilder, counter_base
+from swarm.verification.signed.receipts import NO_HASH, Opening, Receipt, SignedReceipt, sign_receipt
+from swarm.verification.signed.windows import WindowBuilder, counter_base
+from swarm.verification.verdicts.calibration import Calibration
+from swarm.verification.verdicts.sketch import Sketcher
 from swarm.wire.messages import Open
 
 MAX_SKETCHERS = 16

@@ -24,7 +24,7 @@ from swarm.engine.weights import LoadOptions
 from swarm.engine.work import Work
 from swarm.models import ModelFiles
 from swarm.models.progress import silent
-from swarm.verification.verdict import LOGIT_ERROR, Outcome, cdf_tolerance, judge_sampled_token
+from swarm.verification.verdicts.verdict import LOGIT_ERROR, Outcome, cdf_tolerance, judge_sampled_token
 
 Floats = npt.NDArray[np.float32]
 Load = Callable[..., SpanEngine]

@@ -14,8 +14,8 @@ from benchmarks.onlooker import Onlooker
 from benchmarks.prompts import dealt
 from swarm.core.ids import PeerId
 from swarm.core.sampling import SamplingParams
-from swarm.verification.challenge import Table
-from swarm.verification.challenge_prompts import table_of
+from swarm.verification.challenges.challenge import Table
+from swarm.verification.challenges.challenge_prompts import table_of
 from swarm.wire.fields import DECODE_LANE
 from swarm.wire.frames import encode_head
 from swarm.wire.messages import Answer, Close, Hello, Message, Open, Step, Upstream

@@ -13,9 +13,9 @@ from benchmarks.trials import HEAD, MIDDLE, TAIL, Trial, chosen_trials, honest_t
 from swarm.client.auditing.audit import AuditedWindow, StageAudit, TokenTally
 from swarm.client.evidence.records import StageRecord
 from swarm.client.plan import StagePlan
-from swarm.verification.receipts import NO_HASH, Opening
-from swarm.verification.verdict import Outcome
-from swarm.verification.whitening import Comparison
+from swarm.verification.signed.receipts import NO_HASH, Opening
+from swarm.verification.verdicts.verdict import Outcome
+from swarm.verification.verdicts.whitening import Comparison
 
 
 def window(number: int, error: float, outcome: Outcome, tokens: TokenTally | None = None) -> AuditedWindow:

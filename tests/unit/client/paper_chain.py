@@ -22,11 +22,11 @@ from swarm.core.numerics import Numerics
 from swarm.core.sampling import SamplingParams
 from swarm.core.spans import Span
 from swarm.runtime.clock import VirtualClock
-from swarm.verification.commitment import commit
-from swarm.verification.compact import pack
-from swarm.verification.leaves import Leaf, digest_rows, id_hashes, row_hash
-from swarm.verification.receipts import NO_HASH, Opening, Receipt, sign_receipt
-from swarm.verification.windows import WindowBuilder, counter_base
+from swarm.verification.challenges.commitment import commit
+from swarm.verification.signed.compact import pack
+from swarm.verification.signed.leaves import Leaf, digest_rows, id_hashes, row_hash
+from swarm.verification.signed.receipts import NO_HASH, Opening, Receipt, sign_receipt
+from swarm.verification.signed.windows import WindowBuilder, counter_base
 from swarm.wire.evidence import Signed
 from swarm.wire.messages import Accept, Answer, Result, Step
 from swarm.wire.payload import pack_ids

@@ -13,7 +13,7 @@ import pytest
 from swarm.core.errors import ConfigError, ModelError
 from swarm.core.ids import ModelId
 from swarm.runtime.calibrations import calibration_path, find_calibration, read_calibration, store_calibration
-from swarm.verification.calibration import Calibration, calibrate
+from swarm.verification.verdicts.calibration import Calibration, calibrate
 
 MODEL = ModelId("org/name", "v1", "0123456789abcdef")
 OTHER = ModelId("org/name", "v2", "0123456789abcdef")

@@ -19,8 +19,8 @@ from swarm.core.ids import PeerId
 from swarm.runtime import database_file, reputation
 from swarm.runtime.clock import SystemClock, VirtualClock
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore, open_reputation
-from swarm.verification.ledger import Account, Ledger
-from swarm.verification.strikes import (
+from swarm.verification.standings.ledger import Account, Ledger
+from swarm.verification.standings.strikes import (
     TRUSTED,
     Policy,
     Standing,
@@ -31,7 +31,7 @@ from swarm.verification.strikes import (
     traffic_asked,
     window_audited,
 )
-from swarm.verification.verdict import Outcome
+from swarm.verification.verdicts.verdict import Outcome
 
 ALICE, BOB, CAROL = PeerId("12D3KooWAlice"), PeerId("12D3KooWBob"), PeerId("12D3KooWCarol")
 POLICY = Policy()
@@ -230,7 +230,7 @@ import sys
 from swarm.core.ids import PeerId
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.reputation import ReputationStore
-from swarm.verification.strikes import traffic_asked
+from swarm.verification.standings.strikes import traffic_asked
 store = ReputationStore(sys.argv[1], SystemClock())
 print("open", flush=True)
 sys.stdin.readline()

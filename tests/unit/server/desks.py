@@ -9,7 +9,7 @@ from swarm.core.numerics import Numerics
 from swarm.core.version import VERSION
 from swarm.runtime.clock import VirtualClock
 from swarm.server.record.signing import Desk
-from swarm.verification.calibration import Calibration
+from swarm.verification.verdicts.calibration import Calibration
 
 SERVER, CLIENT = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 NOW_S = 1_000_000.0

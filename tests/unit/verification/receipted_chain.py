@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from swarm.core.keys import Identity
-from swarm.verification.coverage import by_signer
-from swarm.verification.leaves import Leaf, digest_rows, row_hash
-from swarm.verification.receipts import NO_HASH, Opening, Receipt, SignedReceipt, sign_receipt
-from swarm.verification.windows import WindowBuilder, counter_base
+from swarm.verification.signed.coverage import by_signer
+from swarm.verification.signed.leaves import Leaf, digest_rows, row_hash
+from swarm.verification.signed.receipts import NO_HASH, Opening, Receipt, SignedReceipt, sign_receipt
+from swarm.verification.signed.windows import WindowBuilder, counter_base
 
 NOW_S = 1_000_000
 EXPIRES_S = NOW_S + 86_400

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swarm.core.ids import ModelId
-from swarm.verification.calibration import Calibration, calibrate
+from swarm.verification.verdicts.calibration import Calibration, calibrate
 
 Floats = npt.NDArray[np.float64]
 

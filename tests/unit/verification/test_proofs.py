@@ -15,15 +15,15 @@ from synthetic_activations import HIDDEN, LAYERS, MODEL, Floats, stream, toy_cal
 from swarm.core.errors import BadProofError, BadSignatureError, ConfigError, MisuseError, PeerError, ProtocolViolation
 from swarm.core.limits import MAX_PROOF_BYTES
 from swarm.core.numerics import Numerics
-from swarm.verification.challenge import Table, walk
-from swarm.verification.challenge import body as challenge_body
-from swarm.verification.commitment import commit
-from swarm.verification.leaves import Leaf, digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.challenges.challenge import Table, walk
+from swarm.verification.challenges.challenge import body as challenge_body
+from swarm.verification.challenges.commitment import commit
 from swarm.verification.proofs import ChallengeText, Charge, FraudProof, ProofParts, judge_charge
-from swarm.verification.receipts import NO_HASH, Opening, SignedReceipt
-from swarm.verification.verdict import SOFT_ONLY
-from swarm.verification.whitening import Rows
-from swarm.verification.windows import WindowBuilder, counter_base
+from swarm.verification.signed.leaves import Leaf, digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.signed.receipts import NO_HASH, Opening, SignedReceipt
+from swarm.verification.signed.windows import WindowBuilder, counter_base
+from swarm.verification.verdicts.verdict import SOFT_ONLY
+from swarm.verification.verdicts.whitening import Rows
 
 CALIBRATION = toy_calibration()
 TABLE = Table(tuple(range(40)) * 3 + (7, 3, 1, 9, 2), order=2)

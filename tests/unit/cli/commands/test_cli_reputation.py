@@ -16,9 +16,9 @@ from swarm.core.keys import Identity
 from swarm.runtime import reputation
 from swarm.runtime.clock import VirtualClock
 from swarm.runtime.reputation import ReputationStore
-from swarm.verification.ledger import Account, Ledger
-from swarm.verification.strikes import TRUSTED, Policy, Standing, equivocated, struck, window_audited
-from swarm.verification.verdict import Outcome
+from swarm.verification.standings.ledger import Account, Ledger
+from swarm.verification.standings.strikes import TRUSTED, Policy, Standing, equivocated, struck, window_audited
+from swarm.verification.verdicts.verdict import Outcome
 
 CHEAT = Identity(b"c" * 32)
 GOOD, NEW, SUSPECT = (PeerId(f"12D3KooW{name}") for name in ("Goodgood", "Newnew", "Suspect"))

@@ -15,7 +15,7 @@ from swarm.core.ids import ModelId
 from swarm.core.spans import Span
 from swarm.runtime.calibrations import calibration_path, store_calibration
 from swarm.scheduling.intents import Choice
-from swarm.verification.calibration import Calibration, calibrate
+from swarm.verification.verdicts.calibration import Calibration, calibrate
 
 MODEL = ModelId("org/name", "v1", "0123456789abcdef")
 

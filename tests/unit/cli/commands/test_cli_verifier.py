@@ -26,11 +26,11 @@ from swarm.core.metrics import Metrics
 from swarm.core.numerics import Numerics
 from swarm.core.sampling import SamplingParams
 from swarm.core.spans import Span
-from swarm.verification.audits import AuditPlan
-from swarm.verification.challenge import Challenge
-from swarm.verification.strikes import Standing
-from swarm.verification.verdict import Outcome
-from swarm.verification.whitening import Comparison
+from swarm.verification.challenges.audits import AuditPlan
+from swarm.verification.challenges.challenge import Challenge
+from swarm.verification.standings.strikes import Standing
+from swarm.verification.verdicts.verdict import Outcome
+from swarm.verification.verdicts.whitening import Comparison
 
 PEERS = [Identity(bytes([number]) * 32).peer_id for number in (1, 2)]
 ADDRESS = f"/ip4/192.0.2.1/tcp/31337/p2p/{PEERS[0]}"

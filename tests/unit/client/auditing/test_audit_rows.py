@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from swarm.client.auditing.rows import RowForm, by_rows, floats
 from swarm.core.errors import ProtocolViolation
-from swarm.verification.leaves import digest_rows
 from swarm.verification.proofs import ProofCodec, row_bytes
+from swarm.verification.signed.leaves import digest_rows
 from swarm.wire.tensors import cut_tensor, decode_tensor, encode_tensor, from_float32, to_float32
 
 codecs: st.SearchStrategy[ProofCodec] = st.sampled_from(["raw", "int8"])

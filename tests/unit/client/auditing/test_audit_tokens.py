@@ -11,7 +11,7 @@ from swarm.client.auditing.tokens import judge_token
 from swarm.core.sampling import SamplingParams
 from swarm.decoding.history import History
 from swarm.decoding.sampling import Logits, choose
-from swarm.verification.verdict import LOGIT_ERROR, Outcome
+from swarm.verification.verdicts.verdict import LOGIT_ERROR, Outcome
 
 VOCABULARY = 60
 ERROR = LOGIT_ERROR["bfloat16"]

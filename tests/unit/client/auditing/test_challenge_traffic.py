@@ -12,9 +12,9 @@ from swarm.client.auditing.traffic import Script, everyday, gaps_s, read_prompts
 from swarm.client.templates import ChatTemplate
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError
-from swarm.verification.challenge import check_challenge
-from swarm.verification.challenge_text import TEXT
-from swarm.verification.commitment import AUDIT_SECRET_BYTES, commit
+from swarm.verification.challenges.challenge import check_challenge
+from swarm.verification.challenges.challenge_text import TEXT
+from swarm.verification.challenges.commitment import AUDIT_SECRET_BYTES, commit
 from swarm.verification.proofs import MIN_SEEDED_TOKENS
 
 TEMPLATE = "<s>{% for m in messages %}[{{ m.role }}] {{ m.content }}</s>{% endfor %}"

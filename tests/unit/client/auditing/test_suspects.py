@@ -16,7 +16,7 @@ from swarm.core.listing import Listing
 from swarm.core.metrics import Metrics
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
-from swarm.verification.strikes import Policy, Standing, audit_rate
+from swarm.verification.standings.strikes import Policy, Standing, audit_rate
 
 LAYERS = 30
 MODEL = "demo@1#0123456789abcdef"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from swarm.client.evidence.known import NOT_SENT, KnownRows, hashes_of, tensor_digests
 from swarm.core.errors import ProtocolViolation
 from swarm.core.sampling import SamplingParams
-from swarm.verification.leaves import digest_rows, id_hashes, row_hash
-from swarm.verification.merkle import merkle_root
+from swarm.verification.signed.leaves import digest_rows, id_hashes, row_hash
+from swarm.verification.signed.merkle import merkle_root
 from swarm.wire.messages import Answer, Replay, Result, Step
 from swarm.wire.payload import pack_ids
 from swarm.wire.tensors import cut_tensor, encode_tensor

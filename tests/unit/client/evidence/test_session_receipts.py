@@ -22,11 +22,11 @@ from swarm.core.errors import (
     UnequalRowsError,
     UnexpectedSignerError,
 )
-from swarm.verification.coverage import Known, by_signer, verify_coverage
-from swarm.verification.equivocation import EquivocationProof
-from swarm.verification.leaves import id_hashes
-from swarm.verification.merkle import merkle_root
-from swarm.verification.receipts import Receipt
+from swarm.verification.signed.coverage import Known, by_signer, verify_coverage
+from swarm.verification.signed.equivocation import EquivocationProof
+from swarm.verification.signed.leaves import id_hashes
+from swarm.verification.signed.merkle import merkle_root
+from swarm.verification.signed.receipts import Receipt
 from swarm.wire.evidence import Signed
 
 

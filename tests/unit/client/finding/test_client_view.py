@@ -17,7 +17,7 @@ from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.runtime.clock import VirtualClock
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
-from swarm.verification.strikes import equivocated
+from swarm.verification.standings.strikes import equivocated
 from swarm.wire.messages import Accept
 
 Make = Callable[..., Listing]

@@ -16,10 +16,10 @@ from swarm.core.errors import ProtocolViolation
 from swarm.server.record.notary import LEAF_BYTES_HELD, Notary
 from swarm.server.record.notes import Note
 from swarm.server.record.replay_log import Encoding, ReplayBudget
-from swarm.verification.compact import ReceiptChain
-from swarm.verification.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
-from swarm.verification.merkle import leaf_hash, merkle_root
-from swarm.verification.receipts import NO_HASH, WINDOW_ROWS, Opening, countersign
+from swarm.verification.signed.compact import ReceiptChain
+from swarm.verification.signed.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.signed.merkle import leaf_hash, merkle_root
+from swarm.verification.signed.receipts import NO_HASH, WINDOW_ROWS, Opening, countersign
 from swarm.wire.evidence import Countersign, Settled, Signed
 from swarm.wire.messages import Message
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from swarm.core.spans import Span
 from swarm.server.record.notes import Note, Part, leaves_of
 from swarm.server.record.replay_log import Encoding
-from swarm.verification.calibration import calibrate
-from swarm.verification.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
-from swarm.verification.sketch import Sketcher, is_sketch_of
+from swarm.verification.signed.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
+from swarm.verification.verdicts.calibration import calibrate
+from swarm.verification.verdicts.sketch import Sketcher, is_sketch_of
 from swarm.wire.tensors import cut_tensor, encode_tensor
 
 HIDDEN = 96

@@ -15,10 +15,10 @@ from swarm.core.ids import ModelId
 from swarm.core.spans import Span
 from swarm.runtime.clock import VirtualClock
 from swarm.server.record.signing import MAX_SKETCHERS
-from swarm.verification.calibration import Calibration, calibrate
-from swarm.verification.receipts import NO_HASH
-from swarm.verification.sketch import Sketcher
-from swarm.verification.windows import COUNTERS_PER_STAGE
+from swarm.verification.signed.receipts import NO_HASH
+from swarm.verification.signed.windows import COUNTERS_PER_STAGE
+from swarm.verification.verdicts.calibration import Calibration, calibrate
+from swarm.verification.verdicts.sketch import Sketcher
 from swarm.wire.messages import Open, Upstream
 
 OPENED = Open(

@@ -1,0 +1,1 @@
+"""What verdicts make of a server over time, what that costs a cheater, and who has earned what."""
