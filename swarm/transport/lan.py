@@ -18,6 +18,7 @@ from swarm.core.ids import PeerId
 from swarm.core.keys import public_key_of
 from swarm.transport.addresses import is_loopback, join_peer, split_peer
 from swarm.transport.multiaddr import to_bytes
+from swarm.transport.subnets import Subnet, lives_near
 
 LOOK_S = 4.0
 """How long to look before it counts that nobody is there: an answer takes 1.3 s at most, and a datagram may be lost."""
@@ -30,21 +31,13 @@ MAX_JOINED = 8
 """Peers that one client dials at once."""
 MAX_PLACES = 2 * MAX_ADDRESSES
 """Addresses of one peer, over all its notices."""
-_NEAR = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "127.0.0.0/8"),
-        *("fc00::/7", "fe80::/10", "::1/128"),
-    )
-)
-"""Named one by one: what is merely not public may be a broadcast, or carry a public IPv4 address inside IPv6."""
 MAX_VALUE_CHARS = 200
 """An entry of a TXT record has up to 255 bytes, its name among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Who says that it is here. ``addresses`` are multiaddresses without their peer, of private networks only."""
+    """Who says that it is here. ``addresses`` are multiaddresses without their peer, of machines near by only."""
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -76,13 +69,13 @@ class LocalNetwork(Protocol):
         ...
 
 
-def write_notice(notice: Notice) -> dict[str, str]:
+def write_notice(notice: Notice, subnets: tuple[Subnet, ...] = ()) -> dict[str, str]:
     """The notice as entries of a TXT record; addresses that nobody near could dial are left out."""
-    near = [address for address in notice.addresses if is_near(address)][:MAX_ADDRESSES]
+    near = [address for address in notice.addresses if is_near(address, subnets)][:MAX_ADDRESSES]
     return {"peer": notice.peer, "swarm": notice.swarm} | {f"addr{index}": near[index] for index in range(len(near))}
 
 
-def read_notice(entries: Mapping[bytes, bytes | None]) -> Notice | None:
+def read_notice(entries: Mapping[bytes, bytes | None], subnets: tuple[Subnet, ...] = ()) -> Notice | None:
     """What a stranger's TXT record says; None where it is not one of ours, or says nothing that can be dialled."""
     peer = _text(entries.get(b"peer"))
     try:
@@ -90,12 +83,13 @@ def read_notice(entries: Mapping[bytes, bytes | None]) -> Notice | None:
     except BadSignatureError:
         return None
     told = (_text(entries.get(f"addr{index}".encode())) for index in range(MAX_ADDRESSES))
-    addresses = tuple(dict.fromkeys(address for address in told if is_near(address)))
+    addresses = tuple(dict.fromkeys(address for address in told if is_near(address, subnets)))
     return Notice(PeerId(peer), addresses, _text(entries.get(b"swarm"))) if addresses else None
 
 
-def is_near(address: str) -> bool:
-    """True for the address of a machine in a private network, or of this one: direct, without its peer, not a name."""
+def is_near(address: str, subnets: tuple[Subnet, ...] = ()) -> bool:
+    """True for the address of a machine in a private network or in one of ``subnets`` (this machine's own), or of this
+    one: direct, without its peer, not a name."""
     parts = address.split("/")
     if len(parts) != 5 or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp":
         return False
@@ -104,8 +98,7 @@ def is_near(address: str) -> bool:
     except ConfigError:
         return False
     host = ipaddress.ip_address(parts[2])
-    inside = any(host.version == network.version and host in network for network in _NEAR)
-    return inside and "%" not in parts[2] and int(parts[4]) > 0
+    return lives_near(host, subnets) and "%" not in parts[2] and int(parts[4]) > 0
 
 
 def _text(value: bytes | None) -> str:
@@ -118,19 +111,21 @@ def _text(value: bytes | None) -> str:
 class Hearing:
     """What was heard, by the name it was told under. Only notices of the swarm ``swarm`` count, and never our own.
 
-    With ``loopback`` addresses of this machine count too: for nodes that listen on nothing else. Who is told of beyond
-    ``MAX_HEARD`` is not kept: a neighbour that makes names up hides others, and does no more.
+    With ``loopback`` addresses of this machine count too: for nodes that listen on nothing else. In ``subnets``, this
+    machine's own, public addresses do. Who is told of beyond ``MAX_HEARD`` is not kept: a neighbour that makes names up
+    hides others, and does no more.
     """
 
     swarm: str = ""
     loopback: bool = False
+    subnets: tuple[Subnet, ...] = ()
     own: str = ""
     _by_name: dict[str, Notice] = field(default_factory=dict)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hear(self, name: str, entries: Mapping[bytes, bytes | None]) -> None:
         """A notice, whoever sent it."""
-        notice = read_notice(entries)
+        notice = read_notice(entries, self.subnets)
         if notice is None or notice.swarm != self.swarm or notice.peer == self.own:
             return
         near = tuple(address for address in notice.addresses if self.loopback or not is_loopback(address))
@@ -196,9 +191,9 @@ def check_swarm_name(name: str) -> None:
         raise ConfigError(f"{name[:63]!r} cannot name a swarm", hint="take up to 63 printable ASCII characters")
 
 
-def advertised(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Which of a node's own addresses to tell: without peers, near, and this machine's own only where no other is."""
-    near = [address for address in (split_peer(each)[0] for each in addresses) if is_near(address)]
+def advertised(addresses: Sequence[str], subnets: tuple[Subnet, ...] = ()) -> tuple[str, ...]:
+    """Which of a node's own addresses to tell: without peers, near, and loopback only where no other is."""
+    near = [address for address in (split_peer(each)[0] for each in addresses) if is_near(address, subnets)]
     return tuple([address for address in near if not is_loopback(address)] or near)
 
 

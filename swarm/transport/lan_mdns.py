@@ -13,6 +13,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 from swarm.core.errors import ConfigError, NetworkError
 from swarm.transport.addresses import is_loopback
 from swarm.transport.lan import MAX_HEARD, Hearing, Notice, advertised, write_notice
+from swarm.transport.subnets import own_subnets
 
 SERVICE = "_swarm._tcp.local."
 ASK_S = 3.0
@@ -50,22 +51,22 @@ class MdnsNetwork:
             raise NetworkError(
                 f"cannot listen to the local network: {error}", hint="give an address with --initial-peers instead"
             ) from error
-        return cls(zeroconf, Hearing(swarm, loopback=address.is_loopback))
+        return cls(zeroconf, Hearing(swarm, loopback=address.is_loopback, subnets=own_subnets()))
 
     async def advertise(self, notice: Notice) -> None:
         """See ``LocalNetwork.advertise``."""
         self._hearing.ignore(notice.peer)
-        near = advertised(notice.addresses)
+        near = advertised(notice.addresses, self._hearing.subnets)
         if not near or (is_loopback(near[0]) and not self._hearing.loopback):  # others pass over loopback, as we do
             raise NetworkError(
-                "it has no address of a private network",
+                "it has no address that machines near by can dial",
                 hint="have them join with --initial-peers",
             )
         info = AsyncServiceInfo(
             SERVICE,
             f"{notice.peer}.{SERVICE}",
             port=int(near[0].split("/")[4]),
-            properties=write_notice(Notice(notice.peer, near, self._hearing.swarm)),
+            properties=write_notice(Notice(notice.peer, near, self._hearing.swarm), self._hearing.subnets),
             parsed_addresses=list(dict.fromkeys(address.split("/")[2] for address in near)),
             server=f"swarm-{notice.peer[-12:].lower()}.local.",
         )

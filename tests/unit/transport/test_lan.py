@@ -29,16 +29,19 @@ from swarm.transport.lan import (
     read_notice,
     write_notice,
 )
+from swarm.transport.subnets import Subnet, subnet_of
 
 HOME = "/ip4/192.168.1.20/tcp/31337"
+CAMPUS, OFF_CAMPUS = "/ip4/130.149.7.20/tcp/31337", "/ip4/130.149.8.20/tcp/31337"
+GLOBAL, ELSEWHERE = "/ip6/2001:db8:7::20/tcp/31337", "/ip6/2001:db8:8::20/tcp/31337"
 
 
 def peer(number: int) -> PeerId:
     return Identity(number.to_bytes(32, "big")).peer_id
 
 
-def entries(notice: Notice) -> dict[bytes, bytes | None]:
-    return {key.encode(): value.encode() for key, value in write_notice(notice).items()}
+def entries(notice: Notice, subnets: tuple[Subnet, ...] = ()) -> dict[bytes, bytes | None]:
+    return {key.encode(): value.encode() for key, value in write_notice(notice, subnets).items()}
 
 
 @given(
@@ -122,6 +125,30 @@ def test_own_addresses_to_tell() -> None:
     assert advertised(visible)[-1] == HOME
     assert "/ip4/127.0.0.1/tcp/31337" not in advertised(visible)
     assert advertised(["/ip4/127.0.0.1/tcp/31337"]) == ("/ip4/127.0.0.1/tcp/31337",)
+
+
+@pytest.fixture
+def campus() -> tuple[Subnet, ...]:
+    """The subnets of a machine whose network has public addresses."""
+    found = subnet_of("130.149.7.1", "255.255.255.0"), subnet_of("2001:db8:7::1", "ffff:ffff:ffff:ffff::")
+    return tuple(subnet for subnet in found if subnet is not None)
+
+
+def test_public_addresses_count_in_our_own_subnets_alone(campus: tuple[Subnet, ...]) -> None:
+    places = (HOME, CAMPUS, OFF_CAMPUS, GLOBAL, ELSEWHERE, "/ip4/130.149.7.255/tcp/31337")
+    assert [place for place in places if is_near(place, campus)] == [HOME, CAMPUS, GLOBAL]
+    assert advertised(places, campus) == (HOME, CAMPUS, GLOBAL)
+    assert advertised(places) == (HOME,)
+
+
+def test_a_campus_hears_its_own_and_nobody_else_does(campus: tuple[Subnet, ...]) -> None:
+    told = entries(Notice(peer(1), (OFF_CAMPUS, CAMPUS, GLOBAL)), campus)
+    here, elsewhere = Hearing(subnets=campus), Hearing()
+    for hearing in (here, elsewhere):
+        hearing.hear("a", told)
+        hearing.hear("b", {b"peer": peer(2).encode(), b"addr0": OFF_CAMPUS.encode()})
+    assert here.heard() == [Notice(peer(1), (CAMPUS, GLOBAL))]
+    assert elsewhere.heard() == []
 
 
 def test_other_swarms_own_notices_and_loopback_of_others_are_not_heard() -> None:
