@@ -4,97 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swarm.core.announcement import Reach
-from swarm.core.errors import (
-    ConfigError,
-    MisuseError,
-    NetworkError,
-    PeerLostError,
-    PeerUnreachableError,
-)
+from swarm.core.errors import ConfigError, MisuseError, NetworkError, PeerUnreachableError
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.transport.addresses import is_relayed, reach_of, split_peer, widest_first
 from swarm.transport.dialback import DIAL_BACK_PROTOCOL, DialBack, own_addresses
 from swarm.transport.handlers import HandlerTasks
-from swarm.transport.hivemind_import import P2P
+from swarm.transport.hivemind_handle import attach, release
+from swarm.transport.libp2p_joining import join, read_identity, reason_of, start_daemon
+from swarm.transport.libp2p_stream import Libp2pStream
 from swarm.transport.options import NatOptions, check_port, daemon_flags, dialable, listen_address
-from swarm.transport.p2pd import Daemon, DaemonRefused, hang_up, scratch_root
+from swarm.transport.p2pd import Daemon, DaemonRefused, scratch_root
 from swarm.transport.protocol import StreamHandler
 
-STARTUP_TIMEOUT_S = 60.0
-CONNECT_TIMEOUT_S = 10.0
-"""How long one initial peer may take to answer."""
-_STRAGGLERS_S = 0.5
 _GRACE_S = 2.0
-_JOIN_LIMIT_BYTES = 128 * 1024
-_REASON_CHARS = 300
-_PREAMBLE = re.compile(r"(?:failed to dial(?: \w+)?: )*(?:all dials failed )?(?:\* )?")
-
-
-class Libp2pStream:
-    """A stream through the daemon: a unix socket on this side, a multiplexed TCP connection on the other."""
-
-    def __init__(
-        self,
-        peer: PeerId,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        forget: Callable[[Libp2pStream], None],
-        address: str = "",
-    ) -> None:
-        self._peer = peer
-        self.address = address
-        self._reader = reader
-        self._writer = writer
-        self._forget = forget
-        self._closing = False
-
-    @property
-    def peer(self) -> PeerId:
-        return self._peer
-
-    async def read_exactly(self, count: int) -> bytes:
-        """See ``Stream.read_exactly``."""
-        try:
-            return await self._reader.readexactly(count)
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise self._lost() from error
-
-    async def write(self, *parts: bytes | memoryview) -> None:
-        """See ``Stream.write``."""
-        if self._closing or self._writer.is_closing() or self._reader.at_eof():
-            raise self._lost()
-        if sum(len(part) for part in parts) <= _JOIN_LIMIT_BYTES:
-            self._writer.write(b"".join(parts))  # one system call
-        else:
-            for part in parts:
-                self._writer.write(part)
-        try:
-            await self._writer.drain()
-        except OSError as error:
-            raise self._lost() from error
-
-    async def close(self) -> None:
-        """See ``Stream.close``. What is written already still leaves, if the peer takes it within a second."""
-        if self._closing:
-            return
-        self._closing = True
-        self._forget(self)
-        await hang_up(self._writer)
-
-    def _lost(self) -> PeerLostError:
-        if self._closing:
-            return PeerLostError("the stream was closed here", peer=self._peer)
-        return PeerLostError(f"peer {self._peer[-8:]} closed the stream or went away", peer=self._peer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,40 +77,35 @@ class Libp2pTransport:
         nat = nat or NatOptions()
         joined = _Joined(tuple(initial_peers), nat.relays)
         flags = daemon_flags(listen_address(host, port), tuple(announce), joined.initial_peers, nat)
-        identity = _read_identity(identity_path) if identity_path else Identity(os.urandom(32))
+        identity = read_identity(identity_path) if identity_path else Identity(os.urandom(32))
         await asyncio.to_thread(check_port, host, port)
-        folder = Path(tempfile.mkdtemp(prefix="swarm-", dir=scratch_root()))
-        try:
+        async with AsyncExitStack() as undo:
+            folder = Path(tempfile.mkdtemp(prefix="swarm-", dir=scratch_root()))
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
             key_path = identity_path or folder / "key"
             if identity_path is None:
                 key_path.write_bytes(identity.to_protobuf())  # the folder is 0700
-            daemon = await _start_daemon(folder, [*flags, f"-id={key_path}"])
-            try:
-                if identity_path is None:
-                    key_path.unlink()  # the daemon has read it, and a killed process would leave it behind
-                await _join(daemon, joined.initial_peers)
-                transport = await cls._attach(daemon, identity.peer_id, joined)
-            except BaseException:
-                await daemon.stop()
-                raise
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        transport._folder = folder
+            daemon = await start_daemon(folder, [*flags, f"-id={key_path}"])
+            undo.push_async_callback(daemon.stop)
+            if identity_path is None:
+                key_path.unlink()  # the daemon has read it, and a killed process would leave it behind
+            await join(daemon, joined.initial_peers)
+            transport = await cls._attach(daemon, identity.peer_id, joined)
+            transport._folder = folder
+            undo.pop_all()
         await transport.listen(DIAL_BACK_PROTOCOL, transport._dial_back.answer)
         return transport
 
     @classmethod
     async def _attach(cls, daemon: Daemon, expected: PeerId, joined: _Joined) -> Libp2pTransport:
-        p2p = await P2P.replicate(daemon.control_maddr)
-        p2p._client.control._pending_calls = _PendingCalls()
+        p2p = await attach(daemon)
         transport = cls(daemon, p2p, expected, joined)
         try:
             found = await transport.refresh()
             if found != expected:
                 raise ConfigError(f"the daemon runs as {found}, not as {expected}", hint="check the identity file")
         except BaseException:
-            await _release(p2p)
+            await release(p2p)
             raise
         return transport
 
@@ -244,7 +171,7 @@ class Libp2pTransport:
                     await self._daemon.connect(peer, usable, timeout_s=timeout_s)
                 reader, writer = await self._daemon.open_stream(peer, protocol, timeout_s=timeout_s)
         except DaemonRefused as error:
-            raise PeerUnreachableError(f"cannot reach peer {peer}: {_reason(str(error))}") from error
+            raise PeerUnreachableError(f"cannot reach peer {peer}: {reason_of(str(error))}") from error
         except TimeoutError as error:
             raise PeerUnreachableError(f"peer {peer} did not answer in {timeout_s:g} s") from error
         except (OSError, asyncio.IncompleteReadError) as error:
@@ -288,7 +215,7 @@ class Libp2pTransport:
             await self._daemon.disconnect(peer)
             await self._daemon.connect(peer, usable, timeout_s=timeout_s)
         except (DaemonRefused, OSError, asyncio.IncompleteReadError) as error:
-            raise PeerUnreachableError(f"cannot dial peer {peer} back: {_reason(str(error))}") from error
+            raise PeerUnreachableError(f"cannot dial peer {peer} back: {reason_of(str(error))}") from error
 
     async def close(self) -> None:
         """See ``Transport.close``. Ends the daemon and waits for it."""
@@ -297,7 +224,7 @@ class Libp2pTransport:
         self._closed = True
         await self._tasks.close()
         await asyncio.gather(*(stream.close() for stream in tuple(self._streams)))
-        await _release(self.p2p)
+        await release(self.p2p)
         await self._daemon.stop(grace_s=_GRACE_S)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -319,81 +246,3 @@ class Libp2pTransport:
         return PeerUnreachableError(
             f"the local libp2p daemon is gone (its last words: {self._daemon.last_words})", hint="restart this node"
         )
-
-
-class _PendingCalls(dict[Any, Any]):
-    """hivemind's table of unary calls in flight, without those already cancelled or answered.
-
-    hivemind sets the result of a call it has just timed out, which raises inside its only reading task and so ends
-    every later unary call of the process. A done call that is "not there" is skipped instead.
-    """
-
-    def __contains__(self, call_id: object) -> bool:
-        future = self.get(call_id)
-        return future is not None and not future.done()
-
-
-async def _release(p2p: Any) -> None:
-    """Shut hivemind's handle and wait for the tasks it leaves behind."""
-    control = p2p._client.control
-    handlers = list(control._handler_tasks.values())
-    for task in handlers:
-        task.cancel()
-    await p2p.shutdown()
-    await asyncio.gather(control._read_task, control._write_task, *handlers, return_exceptions=True)
-
-
-async def _start_daemon(folder: Path, flags: list[str]) -> Daemon:
-    try:
-        return await Daemon.start(folder, flags, timeout_s=STARTUP_TIMEOUT_S)
-    except NetworkError:  # slow machines miss the first deadline now and then
-        return await Daemon.start(folder, flags, timeout_s=STARTUP_TIMEOUT_S)
-
-
-async def _join(daemon: Daemon, initial_peers: tuple[str, ...]) -> None:
-    """Connect to all initial peers at once; done soon after the first answers.
-
-    The daemon's own bootstrap is not used: it goes one by one, takes up to 60 s over dead ones, does not say why it
-    failed, and fails if a relay search has connected to the peer first.
-    """
-    attempts = [asyncio.create_task(_connect(daemon, address)) for address in initial_peers]
-    try:
-        for attempt in asyncio.as_completed(attempts):
-            if not await attempt:
-                await asyncio.wait(attempts, timeout=_STRAGGLERS_S)
-                return
-        if attempts:
-            told = "; ".join(f"{where}: {why.result()}" for where, why in zip(initial_peers, attempts, strict=True))
-            raise PeerUnreachableError(
-                f"no initial peer answered ({told})",
-                hint="check that one of them is running and its port open",
-            )
-    finally:
-        for task in attempts:
-            task.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
-
-
-async def _connect(daemon: Daemon, address: str) -> str:
-    """Connect to one multiaddress; empty if it worked, else why not."""
-    where, peer = split_peer(address)
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await daemon.connect(str(peer), [where], timeout_s=CONNECT_TIMEOUT_S)
-    except TimeoutError:
-        return f"no answer in {CONNECT_TIMEOUT_S:.0f} s"
-    except (DaemonRefused, OSError, asyncio.IncompleteReadError, ValueError) as error:
-        return _reason(str(error)) or repr(error)
-    return ""
-
-
-def _read_identity(path: Path) -> Identity:
-    try:
-        return Identity.from_protobuf(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"cannot read the identity file {path}: {error.strerror}") from error
-
-
-def _reason(text: str) -> str:
-    """libp2p's reason in one bounded line, without what every failed dial begins with."""
-    return _PREAMBLE.sub("", " ".join(text.split()), count=1).replace(" * [", "; [")[:_REASON_CHARS]

@@ -22,7 +22,8 @@ from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.runtime.identity import load_or_create
 from swarm.transport.addresses import join_peer
-from swarm.transport.libp2p import Libp2pTransport, _PendingCalls
+from swarm.transport.hivemind_handle import PendingCalls
+from swarm.transport.libp2p import Libp2pTransport
 from swarm.transport.options import NatOptions
 from swarm.transport.protocol import Stream
 
@@ -326,7 +327,7 @@ async def test_streams_that_arrive_during_a_close_leave_no_socket_behind(turns: 
 
 
 async def test_an_answer_to_a_cancelled_call_is_no_answer() -> None:
-    calls = _PendingCalls()
+    calls = PendingCalls()
     calls["open"] = asyncio.get_running_loop().create_future()
     calls["cancelled"] = asyncio.get_running_loop().create_future()
     calls["cancelled"].cancel()
