@@ -103,12 +103,26 @@ def cluster_of(count: int, seed: int, *, regions: bool) -> Cluster:
         capacities = [random.randint(8, 34) for _ in range(count)]
     homes = [random.choice(sorted(REGIONS)) for _ in range(count)]
     places = [(REGIONS[home][0] + random.gauss(0, 8), REGIONS[home][1] + random.gauss(0, 8)) for home in homes]
+    nodes = _covering_nodes(capacities, homes if regions else [""] * count, random)
+    between = {
+        (a, b): (10.0 + 1.3 * math.dist(REGIONS[a], REGIONS[b])) / 1e3 for a in REGIONS for b in REGIONS if a <= b
+    }
+    return Cluster(
+        layers=LAYERS,
+        nodes=nodes,
+        rtt_s=_round_trips([node.id for node in nodes], places, random),
+        client_rtt_s={node.id: (5.0 + math.hypot(*place)) / 1e3 for node, place in zip(nodes, places, strict=True)},
+        defaults=Defaults(region_rtt_s=between),
+    )
+
+
+def _covering_nodes(capacities: Sequence[int], regions: Sequence[str], random: Random) -> tuple[Node, ...]:
+    """One tiling first, so that there is a chain; the others lie anywhere and overlap."""
     nodes, reached = [], 0
-    for index, capacity in enumerate(capacities):
-        # One tiling first, so that there is a chain; the others lie anywhere and overlap.
+    for index, (capacity, region) in enumerate(zip(capacities, regions, strict=True)):
         start = reached if reached < LAYERS else random.randint(0, LAYERS - capacity)
         end = min(start + capacity, LAYERS)
-        reached = max(reached, end) if reached < LAYERS else reached
+        reached = max(reached, end)
         power = 20.0 ** random.uniform(1, 2)
         nodes.append(
             Node(
@@ -116,22 +130,13 @@ def cluster_of(count: int, seed: int, *, regions: bool) -> Cluster:
                 span=Span(start, end),
                 capacity_layers=capacity,
                 power=power,
-                region=homes[index] if regions else "",
+                region=region,
                 tau_s=1 / power,
                 fixed_s=random.uniform(0.0, 0.004),
                 uplink_mbps=10.0 ** random.uniform(1, 3),
             )
         )
-    between = {
-        (a, b): (10.0 + 1.3 * math.dist(REGIONS[a], REGIONS[b])) / 1e3 for a in REGIONS for b in REGIONS if a <= b
-    }
-    return Cluster(
-        layers=LAYERS,
-        nodes=tuple(nodes),
-        rtt_s=_round_trips([node.id for node in nodes], places, random),
-        client_rtt_s={node.id: (5.0 + math.hypot(*place)) / 1e3 for node, place in zip(nodes, places, strict=True)},
-        defaults=Defaults(region_rtt_s=between),
-    )
+    return tuple(nodes)
 
 
 def _round_trips(ids: list[str], places: list[tuple[float, float]], random: Random) -> dict[str, dict[str, float]]:

@@ -84,17 +84,7 @@ class HivemindDirectory:
         peers = [(_peer_of(address), address) for address in initial_peers]
         options = options or DirectoryOptions()
         gate = RecordGate(judge := Judge(options.remembered_bytes))
-        node = await DHTNode.create(
-            p2p=p2p,
-            wait_timeout=options.rpc_timeout_s,
-            num_replicas=REPLICAS,
-            chunk_size=KEYS_PER_ANSWER,
-            cache_locally=False,
-            cache_nearest=0,
-            cache_on_store=False,
-            client_mode=client_mode,
-            record_validator=gate,
-        )
+        node = await _node(p2p, gate, options, client_mode=client_mode)
         directory = cls(node, gate, judge, clock, peers, options)
         try:
             if peers:
@@ -241,6 +231,21 @@ class HivemindDirectory:
             return calling.result()
         except OSError as error:
             raise NetworkError(f"could not {what}: {error}", hint="restart this node") from error
+
+
+async def _node(p2p: Any, gate: RecordGate, options: DirectoryOptions, *, client_mode: bool) -> Any:
+    """hivemind's node, which keeps nothing but what others store with it."""
+    return await DHTNode.create(
+        p2p=p2p,
+        wait_timeout=options.rpc_timeout_s,
+        num_replicas=REPLICAS,
+        chunk_size=KEYS_PER_ANSWER,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+        client_mode=client_mode,
+        record_validator=gate,
+    )
 
 
 def _peer_of(address: str) -> str:

@@ -82,26 +82,18 @@ def choose_move(
         return None
     if not held_up and _must_wait(cluster, me, options, now_s):
         return None
-    future = settled(cluster, options, now_s)
-    future[self_id] = settle(me, me.span)
-    for node in cluster.nodes:  # a newcomer's claim with the smaller hash goes first, so it counts as there
-        if is_joining_claim(node) and fresh(node, options, now_s) and _goes_first(node, me):
-            future[node.id] = settle(node, node.intent)
-    nodes = sorted((node for node in future.values() if node.span is not None), key=lambda node: node.id)
+    nodes = _holders_to_be(cluster, me, options, now_s)
     rates = rates_of(nodes, cluster.layers)
     uneven = unbalance(layer_loads(nodes, cluster.layers, alpha=options.alpha))
     covered = bool((rates > 0).all())
     if covered and (held_up or uneven <= options.unbalance):
         return None
-    found = _best_move(rates, future[self_id], options)
+    found = _best_move(rates, me, options)
     if found is None:
         return None
     span, worth = found
-    if waited_looks < options.patience:
-        rivals = _rivals(nodes, rates, self_id)
-        if any(other and other[1].better_than(worth, options.threshold) for other in
-               (_best_move(rates, node, options) for node in rivals)):  # fmt: skip
-            return None
+    if waited_looks < options.patience and _outdone(worth, rates, _rivals(nodes, rates, self_id), options):
+        return None
     return Choice(span, reason_for(rates, span), float(rates.min(initial=np.inf)), worth.tokens_per_s)
 
 
@@ -122,6 +114,22 @@ def _must_wait(cluster: Cluster, me: Node, options: PlacingOptions, now_s: float
         and (is_moving(node) or (is_move_claim(node) and node.live and _goes_first(node, me)))
         for node in cluster.nodes
     )
+
+
+def _holders_to_be(cluster: Cluster, me: Node, options: PlacingOptions, now_s: float) -> list[Node]:
+    """Who holds what once everybody is where it means to go, and ``me`` where it is; by id."""
+    future = settled(cluster, options, now_s)
+    future[me.id] = settle(me, me.span)
+    for node in cluster.nodes:  # a newcomer's claim with the smaller hash goes first, so it counts as there
+        if is_joining_claim(node) and fresh(node, options, now_s) and _goes_first(node, me):
+            future[node.id] = settle(node, node.intent)
+    return sorted((node for node in future.values() if node.span is not None), key=lambda node: node.id)
+
+
+def _outdone(worth: Quality, rates: Rates, rivals: Iterable[Node], options: PlacingOptions) -> bool:
+    """True if some rival's best move gains more."""
+    moves = (_best_move(rates, node, options) for node in rivals)
+    return any(move and move[1].better_than(worth, options.threshold) for move in moves)
 
 
 def _best_move(rates: Rates, node: Node, options: PlacingOptions) -> tuple[Span, Quality] | None:

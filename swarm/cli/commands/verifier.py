@@ -162,37 +162,43 @@ class _Run:
         reference = OwnReference(replica)
         jury = self._jury(transport, directory, reference, tasks)
         try:
-            parts = VerifierParts(
-                directory=directory,
-                clock=SystemClock(),
-                model=self.trust.files.model_id,
-                store=self.store,
-                reference=reference,
-                span=reference.span,
-                calibration=self.trust.calibration,
-                script=self.trust.script,
-                client=self._client,
-                jury=jury,
-                provable=not self.trust.files.length_matters,
-            )
-            options = VerifierOptions(
-                rate=self.options.rate, bytes_per_h=self.options.audit_mb * MB, thresholds=self.trust.thresholds
-            )
-            verifier = Verifier(parts, options, Teller(self.console))
+            verifier = self._verifier(directory, reference, jury)
             self.console.status(lambda seconds: f"looking whom to challenge, {human_s(seconds)}")
             self._say_ready(replica.info, transport.peer_id)
-            if self.options.once:
-                found = await verifier.once(signals.stop)
-                return FAILED if any(judged.finding.wrong for judged in found) else 0
-            await verifier.run(signals.stop)
-            self.console.event("stopped", "Stopped; all that was found is kept.")
-            return 0
+            return await self._challenge(verifier, signals)
         finally:
             self.console.status(None)
             await tasks.close()
             await jury.close()
             await directory.close()
             await transport.close()
+
+    def _verifier(self, directory: Directory, reference: OwnReference, jury: Jury) -> Verifier:
+        parts = VerifierParts(
+            directory=directory,
+            clock=SystemClock(),
+            model=self.trust.files.model_id,
+            store=self.store,
+            reference=reference,
+            span=reference.span,
+            calibration=self.trust.calibration,
+            script=self.trust.script,
+            client=self._client,
+            jury=jury,
+            provable=not self.trust.files.length_matters,
+        )
+        options = VerifierOptions(
+            rate=self.options.rate, bytes_per_h=self.options.audit_mb * MB, thresholds=self.trust.thresholds
+        )
+        return Verifier(parts, options, Teller(self.console))
+
+    async def _challenge(self, verifier: Verifier, signals: Signals) -> int:
+        if self.options.once:
+            found = await verifier.once(signals.stop)
+            return FAILED if any(judged.finding.wrong for judged in found) else 0
+        await verifier.run(signals.stop)
+        self.console.event("stopped", "Stopped; all that was found is kept.")
+        return 0
 
     async def _join(self) -> tuple[Libp2pTransport, HivemindDirectory]:
         """The node that accuses; it never sends a challenge."""
