@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.model import AsyncSwarmModel
+from swarm.client.parts import ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity

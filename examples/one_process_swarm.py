@@ -22,7 +22,8 @@ from tokenizers import models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.utils import logging as transformers_logging
 
-from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.model import AsyncSwarmModel
+from swarm.client.parts import ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.keys import Identity
 from swarm.core.spans import Span

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Literal, TypedDict
 
 from swarm.client.auditing.checking import audit_traffic, check_proofs
-from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.model import AsyncSwarmModel
+from swarm.client.parts import ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, SwarmError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol, Unpack
 from weakref import WeakSet
 
@@ -19,26 +18,19 @@ from swarm.client.finding.search import ORDINARY, Wish
 from swarm.client.generation import Emit, Generation
 from swarm.client.heads import Heads
 from swarm.client.judging.bench import Bench, BenchParts
+from swarm.client.parts import ClientOptions, ClientParts
 from swarm.client.recovery.healing import Healer, HealOptions
 from swarm.client.recovery.standbys import StandbyKeeper
 from swarm.client.request import DEFAULT_NEW_TOKENS, Options, Request, check_priority, read_options
 from swarm.client.results import ChainStage, GenerationResult, Progress, ProgressCallback
 from swarm.client.stream import AsyncTextStream
 from swarm.client.together import together
-from swarm.client.tokenizer import Tokenizer
 from swarm.client.traced import of_result
-from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, MisuseError, NetworkError, SwarmError
-from swarm.core.keys import Identity
 from swarm.decoding.sampling import check_bias
-from swarm.dht.protocol import Directory
-from swarm.models.files import ModelFiles
-from swarm.models.progress import Progress as BytesProgress
-from swarm.models.progress import silent
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.runtime.tracing import Attributes, span
-from swarm.transport.protocol import Transport
-from swarm.wire.fields import Codec, Priority
+from swarm.wire.fields import Priority
 
 SESSION_TOKENS = 4096
 """What a session may hold in all unless it says otherwise, bounded by the model's context."""
@@ -48,42 +40,6 @@ FAREWELL_S = 2.0
 
 def _no_progress(progress: Progress) -> None:
     """Report to nobody."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientParts:
-    """What a client is made of."""
-
-    transport: Transport
-    directory: Directory
-    clock: Clock
-    files: ModelFiles
-    tokenizer: Tokenizer
-    reputation: ReputationStore | None = None
-    """What it knows of others, and notes; None: only as long as the client lives. Closed with the client."""
-    identity: Identity | None = None
-    """The node's own, to counter-sign receipts; None: they stay without."""
-
-    def __post_init__(self) -> None:
-        if self.identity is not None and self.identity.peer_id != self.transport.peer_id:
-            raise ConfigError("a client's identity is its node's")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
-    """How a client works. Times in seconds; ``progress`` is for the weights a local head loads.
-
-    ``busy_timeout_s`` is how long to wait for room when every chain is full, ``heal_timeout_s`` for somebody who takes
-    over layers that a chain has lost, ``step_timeout_s`` for the answer to one step.
-    """
-
-    remote_head: bool = True
-    codec: Codec = "raw"
-    mixed_numerics: bool = False
-    busy_timeout_s: float = 60.0
-    heal_timeout_s: float = 60.0
-    step_timeout_s: float = 60.0
-    progress: BytesProgress = silent
 
 
 class OpenSession(Protocol):

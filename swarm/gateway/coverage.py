@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarm.client.model import ClientParts
+from swarm.client.parts import ClientParts
 from swarm.core.spans import Span
 from swarm.scheduling.coverage import holders, runs, usable
 

@@ -22,7 +22,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from virtual_time import LoopClock
 
 from swarm.client.evidence.records import SessionRecord
-from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+from swarm.client.model import AsyncSwarmModel
+from swarm.client.parts import ClientOptions, ClientParts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.announcement import Announcement
 from swarm.core.ids import PeerId

@@ -63,7 +63,8 @@ _controls: list[Any] = []
 
 
 async def _session(folder: Path) -> int:
-    from swarm.client.model import AsyncSwarmModel, ClientOptions, ClientParts
+    from swarm.client.model import AsyncSwarmModel
+    from swarm.client.parts import ClientOptions, ClientParts
     from swarm.client.tokenizer import Tokenizer
     from swarm.core.announcement import Announcement
     from swarm.core.keys import Identity
