@@ -16,7 +16,6 @@ from swarm.health.options import HealthOptions
 from swarm.health.service import HealthService
 from swarm.health.state import SwarmState
 from swarm.runtime.clock import VirtualClock
-from swarm.runtime.http import HttpLimits
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk_of(
-    first: SwarmState | None = None, *, limits: HttpLimits | None = None, **options: Any
-) -> AsyncIterator[Desk]:
+async def desk_of(first: SwarmState | None = None, *, farewell_s: float = 0.5, **options: Any) -> AsyncIterator[Desk]:
     watch, clock = HandWatch(first or state()), VirtualClock(wall_s=BEGAN_AT)
-    service = HealthService(watch, clock, HealthOptions(**options), limits or HttpLimits(farewell_s=0.5))
+    service = HealthService(watch, clock, HealthOptions(**options), farewell_s=farewell_s)
     port = await service.listen("127.0.0.1", 0)
     life = asyncio.create_task(service.run())
     await clock.settle()

@@ -17,6 +17,7 @@ from swarm.core.errors import (
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+BUSY = "rate_limit_error"
 BUG = 500
 """The status of what is wrong with the gateway itself."""
 
@@ -57,6 +58,12 @@ class HttpError(SwarmError):
         return headers
 
 
+def error_body(status: int, message: str, code: str) -> dict[str, object]:
+    """The body of an error that comes before any handler."""
+    kind = BUSY if status == 429 else SERVER if status >= BUG else INVALID
+    return HttpError(status, message, code=code, kind=kind).body
+
+
 def bad_request(message: str, param: str | None, code: str = "invalid_value") -> HttpError:
     """A request that cannot be answered as it stands; ``param`` is the field to change."""
     return HttpError(400, message, code=code, param=param)
@@ -84,7 +91,7 @@ def told(error: Exception, prompt_field: str) -> HttpError:
             return too_long(error.message, prompt_field)
         case BusyError():
             wait_s = error.retry_after_s
-            return HttpError(429, str(error), code="swarm_busy", kind="rate_limit_error", retry_after_s=wait_s)
+            return HttpError(429, str(error), code="swarm_busy", kind=BUSY, retry_after_s=wait_s)
         case NoRouteError():
             return HttpError(503, error.message, code="layers_missing", kind=SERVER, retry_after_s=10.0)
         case GenerationInterruptedError():

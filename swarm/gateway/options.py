@@ -26,7 +26,7 @@ class GatewayOptions:
     whose client takes longer than ``write_timeout_s`` to read a piece, is given up. ``beat_s`` is how long a stream is
     silent before it says that it is alive. ``keys`` empty: everybody may ask. ``hosts`` are the names under which it is
     asked, beside IP addresses and localhost; ``*`` for any. ``origins`` are the web origins whose scripts may ask;
-    ``*`` for all.
+    ``*`` for all. One address, other than this machine's, has up to ``connections_per_address``.
     """
 
     model_names: Sequence[str]
@@ -42,3 +42,4 @@ class GatewayOptions:
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
     page: bool = True
+    connections_per_address: int = 256

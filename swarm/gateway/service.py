@@ -8,9 +8,9 @@ from pathlib import Path
 
 from swarm.client.model import AsyncSwarmModel
 from swarm.gateway.app import GatewayApp
-from swarm.gateway.errors import closing
+from swarm.gateway.errors import closing, error_body
 from swarm.gateway.options import GatewayOptions
-from swarm.runtime.http import HttpLimits, HttpServer
+from swarm.runtime.http_server import HttpLimits, HttpServer
 
 FAREWELL_S = 3.0
 """How long answers that are cut at the end have to say so."""
@@ -21,7 +21,8 @@ class Gateway:
 
     def __init__(self, model: AsyncSwarmModel, options: GatewayOptions) -> None:
         self.app = GatewayApp(model, options)
-        self._server = HttpServer(self.app.build(), HttpLimits(farewell_s=FAREWELL_S))
+        limits = HttpLimits(farewell_s=FAREWELL_S, per_address=options.connections_per_address)
+        self._server = HttpServer(self.app.build(), limits, error_body)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on ``host``; returns the port, which the system chooses for 0. ``ConfigError`` if it cannot be had."""

@@ -10,18 +10,20 @@ from swarm.core.clock import Clock
 from swarm.health.options import HealthOptions
 from swarm.health.source import Source
 from swarm.health.web.app import HealthApp
-from swarm.runtime.http import HttpLimits, HttpServer
+from swarm.health.web.errors import error_body
+from swarm.runtime.http_server import HttpLimits, HttpServer
 
-LIMITS = HttpLimits(farewell_s=1.0)
+FAREWELL_S = 1.0
 
 
 class HealthService:
     """An HTTP server over ``watch``, which runs as long as ``run`` does."""
 
-    def __init__(self, watch: Source, clock: Clock, options: HealthOptions, limits: HttpLimits = LIMITS) -> None:
+    def __init__(self, watch: Source, clock: Clock, options: HealthOptions, *, farewell_s: float = FAREWELL_S) -> None:
         self._watch = watch
         self._app = HealthApp(watch, clock, options)
-        self._server = HttpServer(self._app.build(), limits)
+        limits = HttpLimits(farewell_s=farewell_s, per_address=options.connections_per_address)
+        self._server = HttpServer(self._app.build(), limits, error_body)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on ``host``; returns the port, which the system chooses for 0. ``ConfigError`` if it cannot be had."""

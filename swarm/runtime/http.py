@@ -1,23 +1,17 @@
-"""What our HTTP servers have in common: whom they answer to, the headers of every response, their log, their life."""
+"""What our HTTP servers have in common: whom they answer to, the headers of every response, their log, large bodies."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import logging
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
-
-from swarm.core.errors import ConfigError
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -35,8 +29,6 @@ SAFETY = {
 ANY = "*"
 NOTE = web.RequestKey("note", str)
 """Where a handler leaves a word for the log."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +66,29 @@ def host_allowed(host: str, names: Collection[str]) -> bool:
     except ValueError:
         return name == "localhost" or name.endswith(".localhost") or name in {other.lower() for other in names}
     return True
+
+
+def is_own(address: str) -> bool:
+    """Whether an IP address as sockets have it is this machine's loopback."""
+    host = _parsed(address)
+    return host is not None and host.is_loopback
+
+
+def household(address: str) -> str:
+    """Whom an IP address stands for: with IPv6 everybody has a /64 of them. What is no address, for itself."""
+    host = _parsed(address)
+    if host is None:
+        return address
+    return str(host) if host.version == 4 else str(ipaddress.ip_network((int(host), 64), strict=False))
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """As a socket that takes IPv6 and IPv4 has it, too; None for what is no address."""
+    try:
+        host = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(host, "ipv4_mapped", None) or host
 
 
 def guarded(names: Collection[str]) -> Middleware:
@@ -149,21 +164,6 @@ def _wanted_headers(request: web.Request) -> str:
     return wanted if re.fullmatch(r"[A-Za-z0-9_, -]{1,2000}", wanted) else "authorization, content-type"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """``idle_s``: how long a connection may take to bring a whole request head, or bring none.
-
-    ``connections``: at once; when they are used up a newcomer takes the place of the oldest one without a request, and
-    is sent away if each has one. ``farewell_s``: how long handlers have at the end. ``linger_s``: how long a body that
-    nobody wants is read.
-    """
-
-    idle_s: float = 75.0
-    connections: int = 1024
-    farewell_s: float = 3.0
-    linger_s: float = 2.0
-
-
 PIECE_BYTES = 64 * 1024
 """Of a body, handed to a connection at once."""
 BODY_S = 60.0
@@ -193,103 +193,3 @@ class PacedResponse(web.StreamResponse):
             if request is not None and request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("the reader does not read") from None
-
-
-class HttpServer:
-    """An application's connections, from the first door it listens at to the end. Idempotent where it ends."""
-
-    def __init__(self, app: web.Application, limits: HttpLimits) -> None:
-        self._limits = limits
-        self._busy: set[web.RequestHandler] = set()
-        self._doors: list[asyncio.Server] = []
-        app.middlewares.insert(0, self._counted)
-        # A client that leaves takes its handler with it: nothing is computed for nobody.
-        self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            logger=_ServerLog(log, {}),
-            keepalive_timeout=limits.idle_s,
-            lingering_time=limits.linger_s,
-            shutdown_timeout=limits.farewell_s,
-        )
-
-    async def listen(self, host: str, port: int) -> int:
-        """Listen on ``host``; returns the port, which the system chooses for 0. ``ConfigError`` if it cannot be had."""
-        await self._set_up()
-        loop = asyncio.get_running_loop()
-        try:
-            door = await loop.create_server(self._protocol, host, port)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host} port {port}: {_reason(error)}",
-                hint="choose another --port, or 0 for any that is free",
-            ) from error
-        self._doors.append(door)
-        return int(door.sockets[0].getsockname()[1])
-
-    async def listen_at(self, path: Path) -> None:
-        """Listen on a Unix socket."""
-        await self._set_up()
-        self._doors.append(await asyncio.get_running_loop().create_unix_server(self._protocol, path))
-
-    def close_doors(self) -> None:
-        """Take no new connection; those there are stay."""
-        for door in self._doors:
-            door.close()
-        self._doors.clear()
-
-    async def end(self) -> None:
-        """Give handlers ``farewell_s`` to end, then cancel them, and close every connection."""
-        self.close_doors()
-        await self._runner.cleanup()
-
-    async def _set_up(self) -> None:
-        if self._runner.server is None:
-            await self._runner.setup()
-
-    @web.middleware
-    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._busy.add(request.protocol)
-        try:
-            return await handler(request)
-        finally:
-            self._busy.discard(request.protocol)
-
-    def _protocol(self) -> asyncio.Protocol:
-        server = self._runner.server
-        if server is None:
-            return _Turned()
-        here = [one for one in server.connections if one.transport is not None]
-        if len(here) >= self._limits.connections:
-            idle = next((one for one in here if one not in self._busy), None)
-            if idle is None:
-                return _Turned()
-            transport = idle.transport
-            idle.force_close()
-            if transport is not None:
-                transport.abort()  # closed, it would stay for as long as the other side does not read
-        return server()
-
-
-class _ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp has to tell. A stranger's malformed request is no error of ours, and must not fill the log."""
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if isinstance(kwargs.get("exc_info"), HttpProcessingError):
-            level = logging.DEBUG
-        super().log(level, msg, *args, **kwargs)
-
-
-class _Turned(asyncio.Protocol):
-    """A connection that there is no room for."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.WriteTransport):
-            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n")
-        transport.close()
-
-
-def _reason(error: OSError) -> str:
-    """Names that cannot be resolved have no number in ``errno``'s sense."""
-    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error.strerror or error)

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_http(group: argparse._ArgumentGroup) -> None:
-    add_http(group, port=8000, page="chat page")
+    add_http(group, port=8000, page="chat page", share=DEFAULTS.connections_per_address)
     group.add_argument("--api-keys", type=Path, metavar="FILE", help="ask for one of these keys, one a line")
 
 
@@ -115,6 +115,7 @@ def gateway_options(options: argparse.Namespace, keys: str) -> GatewayOptions:
         hosts=known_hosts(options),
         origins=tuple(options.cors_origin),
         page=not options.no_page,
+        connections_per_address=options.connections_per_address,
     )
 
 

@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_http(group: argparse._ArgumentGroup) -> None:
-    add_http(group, port=8080, page="page")
+    add_http(group, port=8080, page="page", share=DEFAULTS.connections_per_address)
     group.add_argument("--streams", type=int, default=DEFAULTS.streams, metavar="N",
                        help=f"live readers at once (default: {DEFAULTS.streams}); others come back later")  # fmt: skip
     group.add_argument("--streams-per-address", type=int, default=DEFAULTS.streams_per_address, metavar="N",
@@ -108,6 +108,7 @@ def health_options(options: argparse.Namespace) -> HealthOptions:
         page=not options.no_page,
         streams=options.streams,
         streams_per_address=options.streams_per_address,
+        connections_per_address=options.connections_per_address,
     )
 
 

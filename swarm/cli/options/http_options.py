@@ -9,8 +9,11 @@ import re
 from swarm.core.errors import ConfigError
 
 
-def add_http(group: argparse._ArgumentGroup, *, port: int, page: str) -> None:
-    """``--host``, ``--port``, ``--allow-host``, ``--cors-origin`` and ``--no-page``; ``page`` says what is at ``/``."""
+def add_http(group: argparse._ArgumentGroup, *, port: int, page: str, share: int) -> None:
+    """``--host``, ``--port``, ``--allow-host``, ``--cors-origin``, ``--connections-per-address`` and ``--no-page``.
+
+    ``page`` says what is at ``/``; ``share`` is how many connections one address has by default.
+    """
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     group.add_argument("--port", type=int, default=port, help=f"default: {port}; 0: any that is free")
     group.add_argument("--allow-host", nargs="+", default=[], metavar="NAME",
@@ -18,6 +21,9 @@ def add_http(group: argparse._ArgumentGroup, *, port: int, page: str) -> None:
                        "swarm.example.org; * for any")  # fmt: skip
     group.add_argument("--cors-origin", nargs="+", default=[], metavar="ORIGIN",
                        help="web pages of these origins may ask as well, like https://example.org")  # fmt: skip
+    group.add_argument("--connections-per-address", type=int, default=share, metavar="N",
+                       help=f"connections at once from one address, other than this machine's (default: {share}; of "
+                       "1024 in all): more where a proxy on another machine brings everybody")  # fmt: skip
     group.add_argument("--no-page", action="store_true", help=f"no {page} at /")
 
 
@@ -25,6 +31,9 @@ def check_http(options: argparse.Namespace) -> None:
     """Raise ``ConfigError`` for what cannot be of these options."""
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port} is outside 0 to 65535", hint="0 takes any free one")
+    if options.connections_per_address < 1:
+        told = f"--connections-per-address is {options.connections_per_address}"
+        raise ConfigError(told, hint="give at least 1")
     for origin in options.cors_origin:
         if origin != "*" and ("://" not in origin or origin.endswith("/") or not origin.isprintable()):
             raise ConfigError(f"--cors-origin {origin!r} is no origin", hint="like https://example.org, without a path")

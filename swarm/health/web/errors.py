@@ -26,13 +26,22 @@ class ApiError(SwarmError):
         self.retry_after_s = retry_after_s
 
     @property
+    def body(self) -> dict[str, object]:
+        """The JSON body."""
+        return {"error": {"message": self.message, "param": self.param, "code": self.code}}
+
+    @property
     def response(self) -> web.Response:
         """The error as a response; nobody may keep it for the next time."""
         headers = {"Cache-Control": "no-store"}
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(math.ceil(self.retry_after_s), 1))
-        body = {"error": {"message": self.message, "param": self.param, "code": self.code}}
-        return web.json_response(body, status=self.status, headers=headers)
+        return web.json_response(self.body, status=self.status, headers=headers)
+
+
+def error_body(status: int, message: str, code: str) -> dict[str, object]:
+    """The body of an error that comes before any handler."""
+    return ApiError(status, message, code=code).body
 
 
 def bad_parameter(name: str, message: str) -> ApiError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from swarm.core.clock import Clock
 from swarm.health.options import HealthOptions
 from swarm.health.web.errors import ApiError
 from swarm.health.web.feed import GZIP_HEAD, Encoded, Feed, gzip_tail
+from swarm.runtime.http import household
 
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -50,7 +50,7 @@ class Places:
         """A place while a stream lasts; ``ApiError`` 503 if there is none."""
         if self.taken >= self._limit:
             raise _full(f"all {self._limit} streams are taken", "streams_full")
-        home = _home(address)
+        home = household(address)
         if self._taken[home] >= self._per_address:
             raise _full(f"{self._per_address} streams go to your address already", "streams_per_address_full")
         self._taken[home] += 1
@@ -59,15 +59,6 @@ class Places:
         finally:
             self._taken[home] -= 1
             self._taken += Counter()  # forgets whose count is zero
-
-
-def _home(address: str) -> str:
-    """Whom an address stands for: with IPv6 everybody has a network of 2⁶⁴ of them."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    return address if parsed.version == 4 else str(ipaddress.ip_network((int(parsed), 64), strict=False))
 
 
 def _full(message: str, code: str) -> ApiError:

@@ -19,7 +19,7 @@ from swarm.core.errors import (
     ProtocolViolation,
     RefusedError,
 )
-from swarm.gateway.errors import HttpError, told
+from swarm.gateway.errors import HttpError, error_body, told
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,16 @@ def test_the_manual_names_every_code() -> None:
     root = Path(__file__).parents[3]
     source = "".join(path.read_text(encoding="utf-8") for path in (root / "swarm" / "gateway").glob("*.py"))
     codes = set(re.findall(r'code="(\w+)"', source)) | {"context_length_exceeded", "unsupported_parameter"}
+    codes |= {"malformed_request", "connections_full", "connections_per_address_full"}
     told = set(re.findall(r"`(\w+)`", (root / "docs" / "gateway.md").read_text(encoding="utf-8")))
     assert len(codes) > 15
     assert codes - told == {"http_error", "invalid_body", "internal_error"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, "invalid_request_error"), (429, "rate_limit_error"), (503, "server_error")]
+)
+def test_an_error_before_any_handler_has_the_same_form(status: int, kind: str) -> None:
+    assert error_body(status, "no room", "full") == {
+        "error": {"message": "no room", "type": kind, "param": None, "code": "full"}
+    }

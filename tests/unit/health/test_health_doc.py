@@ -31,6 +31,7 @@ def test_every_condition_and_kind_of_event() -> None:
 def test_every_error() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "swarm" / "health").rglob("*.py"))
     codes = set(re.findall(r'code="(\w+)"', source)) | {"streams_full", "streams_per_address_full"}
+    codes |= {"malformed_request", "connections_full", "connections_per_address_full"}
     assert len(codes) > 8
     assert codes - WORDS == {"http_error"}
 

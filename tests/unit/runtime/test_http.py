@@ -1,54 +1,21 @@
-"""What our HTTP servers share, over real sockets: whom they answer, headers, and connections that bring nothing."""
+"""What our HTTP servers share, over real sockets: whom they answer, headers, and large bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
+from http_at_hand import Handler, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.core.errors import ConfigError
-from swarm.runtime.http import (
-    PIECE_BYTES,
-    Crossing,
-    HttpLimits,
-    HttpServer,
-    PacedResponse,
-    crossed,
-    guarded,
-    header_setter,
-    host_allowed,
-)
+from swarm.runtime.http import PIECE_BYTES, Crossing, PacedResponse, host_allowed, household, is_own
 
 ORIGIN = "https://example.org"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-async def hello(request: web.Request) -> web.Response:
-    return web.Response(text="hello")
-
-
-@asynccontextmanager
-async def serving(
-    *, handler: Handler = hello, crossing: Crossing | None = None, **limits: float
-) -> AsyncIterator[tuple[HttpServer, int]]:
-    """A server that says hello at ``/`` and ``/api``, known as ``box.local``; with its port."""
-    crossing = crossing or Crossing()
-    app = web.Application(middlewares=[crossed(crossing), guarded(["box.local"])])
-    app.on_response_prepare.append(header_setter(crossing))
-    app.router.add_get("/", handler)
-    app.router.add_get("/api", handler)
-    server = HttpServer(app, HttpLimits(**limits))  # type: ignore[arg-type]
-    try:
-        yield server, await server.listen("127.0.0.1", 0)
-    finally:
-        await server.end()
 
 
 @pytest.mark.parametrize(
@@ -82,6 +49,24 @@ def test_hosts_that_a_stranger_may_be(host: str) -> None:
 def test_a_name_is_allowed_only_if_it_was_named(name: str) -> None:
     assert host_allowed(name, []) is (name == "localhost" or name.endswith(".localhost"))
     assert host_allowed(f"{name}:1234", [name])
+
+
+@pytest.mark.parametrize(
+    ("address", "home", "own"),
+    [
+        ("192.0.2.7", "192.0.2.7", False),
+        ("::ffff:192.0.2.7", "192.0.2.7", False),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64", False),
+        ("fe80::1%eth0", "fe80::/64", False),
+        ("127.1.2.3", "127.1.2.3", True),
+        ("::ffff:127.0.0.1", "127.0.0.1", True),
+        ("::1", "::/64", True),
+        ("", "", False),
+        ("@socket", "@socket", False),
+    ],
+)
+def test_whom_an_address_stands_for(address: str, home: str, own: bool) -> None:
+    assert (household(address), is_own(address)) == (home, own)
 
 
 async def test_a_rebound_name_is_refused_and_told_how_to_allow_it() -> None:
@@ -119,59 +104,6 @@ async def test_scripts_of_an_origin_that_was_let_in_may_ask_below_the_prefix() -
         for path, origin in (("/", ORIGIN), ("/api", "https://evil.example")):
             async with client.get(path, headers={"Origin": origin}) as answer:
                 assert "Access-Control-Allow-Origin" not in answer.headers
-
-
-async def test_who_brings_no_request_or_half_of_one_is_sent_away() -> None:
-    async with serving(idle_s=0.2) as (_, port):
-        for begin in (b"", b"GET / HTTP/1.1\r\nHost: lo"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(begin)
-            assert await asyncio.wait_for(reader.read(), 10.0) == b""
-            writer.close()
-
-
-async def test_what_is_no_http_is_refused_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    async with serving() as (_, port):
-        for nonsense in (
-            b"\x00\x01\r\n\r\n",
-            b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-            b"GET /" + b"x" * 10_000,
-        ):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(nonsense)
-            assert b" 400 " in await asyncio.wait_for(reader.readline(), 10.0)
-            writer.close()
-    assert caplog.text == ""
-
-
-async def test_a_newcomer_takes_the_place_of_the_idle_and_of_nobody_else() -> None:
-    entered, leave = asyncio.Semaphore(0), asyncio.Event()
-
-    async def slow(request: web.Request) -> web.Response:
-        entered.release()
-        await leave.wait()
-        return web.Response(text="hello")
-
-    async with serving(handler=slow, connections=2) as (_, port):
-        ask = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        idle = await asyncio.open_connection("127.0.0.1", port)
-        asking = []
-        for _ in range(2):
-            asking.append(await asyncio.open_connection("127.0.0.1", port))
-            asking[-1][1].write(ask)
-            await entered.acquire()
-        assert await asyncio.wait_for(idle[0].read(), 10.0) == b"", "it had asked nothing"
-
-        turned = await asyncio.open_connection("127.0.0.1", port)
-        answer = await asyncio.wait_for(turned[0].read(), 10.0)
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"Retry-After" in answer
-        leave.set()
-        for reader, _ in asking:
-            assert b" 200 " in await reader.readline()
-        for _, writer in (idle, turned, *asking):
-            writer.close()
 
 
 LARGE = bytes(24 * 1024 * 1024)
@@ -240,14 +172,3 @@ async def test_a_newcomer_takes_the_place_of_who_does_not_read_at_once() -> None
             await until(lambda: len(held) == 2)
             assert held[0].is_closing()
             assert not held[0].get_write_buffer_size()
-
-
-async def test_a_port_that_is_taken_and_a_name_that_is_none_are_told() -> None:
-    async with serving() as (_, port):
-        other = HttpServer(web.Application(), HttpLimits())
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: address already in use"):
-            await other.listen("127.0.0.1", port)
-        with pytest.raises(ConfigError, match=r"cannot listen on no-such-host\.invalid port 0"):
-            await other.listen("no-such-host.invalid", 0)
-        await other.end()
-        await other.end()

@@ -12,7 +12,7 @@ from swarm.core.errors import ConfigError
 
 def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_http(parser.add_argument_group("http"), port=8080, page="page")
+    add_http(parser.add_argument_group("http"), port=8080, page="page", share=256)
     return parser.parse_args(arguments)
 
 
@@ -34,6 +34,7 @@ def test_the_name_it_listens_on_is_known_and_so_are_those_that_are_allowed() -> 
     [
         ("--port", "65536"),
         ("--port", "-1"),
+        ("--connections-per-address", "0"),
         ("--cors-origin", "example.org"),
         ("--cors-origin", "https://example.org/"),
         ("--allow-host", "https://example.org"),

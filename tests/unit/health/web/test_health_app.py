@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import json
@@ -256,3 +257,15 @@ async def test_an_error_of_ours_is_told_without_what_it_was(caplog: pytest.LogCa
         assert answer.status == 500
         assert "NoneType" not in json.dumps(await error_of(answer))
         assert "NoneType" in caplog.text
+
+
+async def test_what_is_no_http_is_told_as_every_error_is() -> None:
+    async with desk_of() as desk:
+        reader, writer = await asyncio.open_connection("127.0.0.1", desk.port)
+        writer.write(b"hello?\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        assert b" 400 " in head.partition(b"\r\n")[0]
+        error = json.loads(body)["error"]
+        assert set(error) == {"message", "param", "code"}
+        assert error["code"] == "malformed_request"

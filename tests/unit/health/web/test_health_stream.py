@@ -19,7 +19,6 @@ from swarm.health.state import Patch, SwarmState
 from swarm.health.web.errors import ApiError
 from swarm.health.web.patches import apply
 from swarm.health.web.stream import Places
-from swarm.runtime.http import HttpLimits
 
 
 def followed(shown: SwarmState | None, told: Event) -> SwarmState:
@@ -257,7 +256,7 @@ def test_a_network_of_ipv6_is_one_address() -> None:
 
 
 async def test_the_end_is_told_at_once_and_nobody_comes_in_after_it() -> None:
-    async with desk_of(limits=HttpLimits(farewell_s=30.0)) as desk:
+    async with desk_of(farewell_s=30.0) as desk:
         reader = await desk.reader()
         await reader.event()
         async with asyncio.timeout(10.0):  # far less than handlers would have
