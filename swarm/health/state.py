@@ -150,7 +150,8 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """One model of the swarm.
 
     ``sentence`` is what a person reads first. ``tokens_per_s`` is predicted for a new session by routing, None where
-    there is no route; ``served_tokens_per_s`` what all sessions got lately, by the tails' own word. ``fullness`` is
+    there is no route: in the middle of ``tokens_per_s_range``, wide while links were not measured.
+    ``served_tokens_per_s`` what all sessions got lately, by the tails' own word. ``fullness`` is
     sessions by the knee.
     """
 
@@ -162,6 +163,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[tuple[int, int]]
     coverage: list[CoverageState]
     tokens_per_s: float | None
+    tokens_per_s_range: tuple[float, float] | None = None
     served_tokens_per_s: float | None
     sessions: int
     knee_sessions: float | None

@@ -35,7 +35,8 @@ async def test_ready_says_what_the_server_adds(swarm: Swarm) -> None:
     # The way there and back, each a measured round trip's half, and both servers' steps; two uplinks were never used.
     least_s = 2 * DELAY_S + 5 * SPEED.tau_s + 2 * SPEED.fixed_s
     assert adds.joined.tokens_per_s == pytest.approx(1 / least_s, rel=0.1)
-    assert adds.joined.guessed == 1
+    assert adds.joined.step is not None
+    assert (adds.joined.step.unmeasured, adds.joined.step.uplinks) == (0, 1)
     assert adds.alone_tokens_per_s == pytest.approx(1 / (SPEED.fixed_s + 5 * SPEED.tau_s))
     assert adds.faster_alone
     text, fields = ready_event(tail.engine.info, "toy", ProbeReport(0.1, 0.05), found, adds)
@@ -52,7 +53,9 @@ async def test_a_server_that_does_not_answer_holds_ready_up_for_a_moment_only(sw
     swarm.network.thaw(head.peer)
     assert swarm.clock.monotonic_s() - began_s <= PING_S + 0.1
     assert (adds.fits, adds.alone_tokens_per_s) == (False, None)
-    assert adds.joined.guessed == 3
+    assert adds.joined.step is not None
+    assert adds.joined.step.unmeasured == 2
+    assert adds.joined.step.vague
 
 
 def info(*, head: bool) -> SpanInfo:

@@ -11,6 +11,7 @@ from swarm.client.finding.snapshot import Snapshot
 from swarm.core.errors import NoRouteError
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
+from swarm.scheduling.bounds import Bounds
 
 FASTER = 1.1
 """By less than this factor predictions are alike: they are not that exact."""
@@ -18,12 +19,20 @@ FASTER = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Tokens per second of a new session, None where there is no chain, and then why; ``guessed`` of its figures
-    (round trips and uplinks) were never measured: they are assumed slow."""
+    """What a step of a new session takes, None where there is no chain, and then why."""
 
-    tokens_per_s: float | None
+    step: Bounds | None
     why: str = ""
-    guessed: int = 0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """In the middle of what may be."""
+        return None if self.step is None else 1 / self.step.middle_s
+
+    @property
+    def range_tokens_per_s(self) -> tuple[float, float] | None:
+        """From what to what."""
+        return None if self.step is None else (1 / self.step.most_s, 1 / self.step.least_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +47,9 @@ class Prospects:
 
     @property
     def faster_alone(self) -> bool:
-        """True if this machine by itself would answer faster than the swarm does with it; not while that cannot."""
-        alone, joined = self.alone_tokens_per_s, self.joined.tokens_per_s
-        return alone is not None and joined is not None and alone > FASTER * joined
+        """True if this machine by itself would answer faster than the swarm may with it; not while that cannot."""
+        alone, joined = self.alone_tokens_per_s, self.joined.range_tokens_per_s
+        return alone is not None and joined is not None and alone > FASTER * joined[1]
 
 
 def prospects(
@@ -50,8 +59,8 @@ def prospects(
 
     ``rtt_s`` are round trips from here by peer id, measured for whoever asks here and for links from and to this
     server. ``alone_step_s`` is a decode step over all layers on this machine, None: unknown; it counts if the model
-    ``fits``. As good as the figures are: what nobody measured is assumed slow, other people's sessions to come are not
-    foreseen, and contexts are short. O(routing).
+    ``fits``. As good as the figures are: other people's sessions to come are not foreseen, and contexts are short.
+    O(routing).
     """
     others = [one for one in swarm.listings if one.peer != own.peer]
     asker: dict[str, float] = {str(peer): seconds for peer, seconds in rtt_s.items()} | {own.peer: 0.0}
@@ -74,19 +83,12 @@ def _with_links(own: Listing, rtt_s: Mapping[PeerId, float]) -> Listing:
 
 def _forecast(swarm: Snapshot) -> Forecast:
     route = swarm.route
-    if isinstance(route, NoRouteError):
-        return Forecast(None, route.message)
-    rate = 1 / route.latency_s if route.latency_s > 0 else None
-    return Forecast(rate, guessed=swarm.guessed)
+    return Forecast(None, route.message) if isinstance(route, NoRouteError) else Forecast(swarm.expected)
 
 
 def prospects_text(found: Prospects) -> str:
     """The same in sentences for the owner of the machine."""
     parts = [_speed_text(found.joined, found.without)]
-    guessed = max(found.joined.guessed, found.without.guessed)
-    if guessed:
-        links = "A link of the chain was" if guessed == 1 else f"{guessed} links of the chain were"
-        parts.append(f"({links} never measured and count as slow: it may be faster.)")
     alone = found.alone_tokens_per_s
     if found.faster_alone and alone is not None:
         parts.append(f"This machine alone would be faster (about {rate(alone)} tok/s): it could hold the whole model.")
@@ -96,14 +98,27 @@ def prospects_text(found: Prospects) -> str:
 
 
 def _speed_text(joined: Forecast, without: Forecast) -> str:
-    after, before = joined.tokens_per_s, without.tokens_per_s
+    after, before = joined.step, without.step
     if after is None:
         return f"No answers yet: {joined.why}."
-    speed = f"A new session from here gets about {rate(after)} tok/s"
+    speed = f"A new session from here gets {rates(after)} tok/s{_doubts(after)}"
     if before is None:
         return f"{speed}; without this server none ({without.why})."
-    same = max(after, before) <= FASTER * min(after, before)
-    return f"{speed}, with this server or without." if same else f"{speed}, {rate(before)} without this server."
+    ends = ((after.least_s, before.least_s), (after.most_s, before.most_s))
+    if all(max(pair) <= FASTER * min(pair) for pair in ends):
+        return f"{speed}, with this server or without."
+    return f"{speed}, {rates(before)} without this server{_doubts(before)}."
+
+
+def rates(step: Bounds) -> str:
+    """``about 9.1``, or ``4 to 12`` where more would pretend to know."""
+    if step.vague:
+        return f"{rate(1 / step.most_s)} to {rate(1 / step.least_s)}"
+    return f"about {rate(1 / step.middle_s)}"
+
+
+def _doubts(step: Bounds) -> str:
+    return f" ({step.doubts})" if step.vague else ""
 
 
 def rate(tokens_per_s: float) -> str:
@@ -115,10 +130,12 @@ def prospects_json(found: Prospects) -> dict[str, object]:
     """The same as fields of an event; what is unknown is null."""
     return {
         "tokens_per_s": found.joined.tokens_per_s,
+        "tokens_per_s_range": found.joined.range_tokens_per_s,
         "tokens_per_s_without": found.without.tokens_per_s,
+        "tokens_per_s_without_range": found.without.range_tokens_per_s,
         "reason": found.joined.why or None,
         "reason_without": found.without.why or None,
-        "guessed_figures": found.joined.guessed,
+        "guessed_figures": 0 if found.joined.step is None else found.joined.step.guessed,
         "fits_alone": found.fits,
         "tokens_per_s_alone": found.alone_tokens_per_s,
         "faster_alone": found.faster_alone,

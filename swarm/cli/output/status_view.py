@@ -12,6 +12,7 @@ from swarm.core.errors import NoRouteError
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.core.text import clip
+from swarm.scheduling.bounds import Bounds
 from swarm.scheduling.coverage import runs
 from swarm.scheduling.reasons import layers_text
 from swarm.scheduling.routing import Route
@@ -64,7 +65,7 @@ def coverage_text(counts: Sequence[int]) -> str:
 
 def status_json(snapshot: Snapshot, entries: Sequence[ModelEntry]) -> str:
     """Everything for a program; figures that nobody measured are null."""
-    route = snapshot.route
+    route, expected = snapshot.route, snapshot.expected
     return json.dumps(
         {
             "model": snapshot.model,
@@ -74,7 +75,8 @@ def status_json(snapshot: Snapshot, entries: Sequence[ModelEntry]) -> str:
             "coverage": snapshot.counts,
             "holes": [[hole.start, hole.end] for hole in snapshot.holes],
             "chain": stages_json((str(s.peer), s.span) for s in route.stages) if isinstance(route, Route) else [],
-            "latency_s": route.latency_s if isinstance(route, Route) else None,
+            "latency_s": None if expected is None else expected.middle_s,
+            "latency_range_s": None if expected is None else [expected.least_s, expected.most_s],
             "reason": None if isinstance(route, Route) else route.message,
             "activation_bytes": snapshot.cluster.activation_bytes,
         }
@@ -86,18 +88,20 @@ def _servers(count: int) -> str:
 
 
 def _route_text(snapshot: Snapshot) -> str:
-    route = snapshot.route
+    route, expected = snapshot.route, snapshot.expected
     if isinstance(route, NoRouteError):
         return f"no chain: {route}"
-    rate = f", {1 / route.latency_s:.2f} tokens/s" if route.latency_s > 0 else ""
+    assert expected is not None, "there is a chain"
     chain = chain_text((stage.peer[-8:], stage.span) for stage in route.stages)
     size = "" if snapshot.hidden_size else f", if a row takes {snapshot.cluster.activation_bytes} bytes"
-    guessed = snapshot.guessed
-    slow = f"; {guessed} of its links never measured, which count as slow" if guessed else ""
-    return (
-        f"the fastest chain from here: {chain}\n"
-        f"  {ms(route.latency_s)} a token{rate} predicted for a new session{size}{slow}"
-    )
+    return f"the fastest chain from here: {chain}\n  {_expected_text(expected)} predicted for a new session{size}"
+
+
+def _expected_text(step: Bounds) -> str:
+    if not step.vague:
+        return f"{ms(step.middle_s)} a token, {1 / step.middle_s:.2f} tokens/s"
+    range_s, rates = f"{ms(step.least_s)} to {ms(step.most_s)}", f"{1 / step.most_s:.2f} to {1 / step.least_s:.2f}"
+    return f"{range_s} a token, {rates} tokens/s ({step.doubts})"
 
 
 def _nearest(listing: Listing) -> tuple[str, float] | None:

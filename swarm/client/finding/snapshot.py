@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 
 from swarm.client.finding.choice import ModelShape, View, priced
 from swarm.core.errors import NoRouteError
@@ -14,6 +13,7 @@ from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.core.numerics import DTYPE_BYTES
 from swarm.core.spans import Span
+from swarm.scheduling.bounds import Bounds, bounds_of
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.coverage import holders, runs, usable
 from swarm.scheduling.routing import Route, RouteNeeds
@@ -21,6 +21,8 @@ from swarm.scheduling.view import cluster_of
 
 UNKNOWN_HIDDEN_SIZE = 4096
 """Assumed where the model's configuration is not at hand."""
+NEEDS = priced(RouteNeeds(head="remote", kv_tokens=1))
+"""What a new session asks of its chain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +65,32 @@ class Snapshot:
         return {peer: rtt_s for peer, rtt_s in self.client_rtt_s.items() if peer in known}
 
     @cached_property
+    def view(self) -> View:
+        """The same as a client sees it."""
+        shape = ModelShape(self.layers, self.hidden_size or UNKNOWN_HIDDEN_SIZE)
+        return View(shape, self.shown, self.client_rtt_s)
+
+    @cached_property
     def route(self) -> Route | NoRouteError:
         """The chain a client with a remote head would take now, or why there is none."""
         try:
-            shape = ModelShape(self.layers, self.hidden_size or UNKNOWN_HIDDEN_SIZE)
-            return View(shape, self.shown, self.client_rtt_s).best(priced(RouteNeeds(head="remote", kv_tokens=1)))
+            return self.view.best(NEEDS)
         except NoRouteError as error:
             return error
 
-    @property
-    def guessed(self) -> int:
-        """How many figures of the route are assumptions: round trips to, from and between its servers, and uplinks."""
-        route, cluster = self.route, self.cluster
+    @cached_property
+    def expected(self) -> Bounds | None:
+        """What a step over that chain may take, None if there is none.
+
+        Routing takes what was never measured for slow, so its own latency may be far above both ends.
+        """
+        route = self.route
         if isinstance(route, NoRouteError):
-            return 0
+            return None
+        kinds = {one.peer: one.announcement.numerics for one in self.shown}
+        cluster = self.view.cluster(kinds[route.stages[0].peer].dtype)  # all stages have one numerics class
         nodes = {node.id: node for node in cluster.nodes}
-        links = sum(_unmeasured(cluster, a.peer, b.peer) for a, b in pairwise(route.stages))
-        ends = sum(peer not in cluster.client_rtt_s for peer in {route.stages[0].peer, route.stages[-1].peer})
-        return links + ends + sum(nodes[stage.peer].uplink_mbps is None for stage in route.stages[:-1])
-
-
-def _unmeasured(cluster: Cluster, a: str, b: str) -> bool:
-    return a != b and b not in cluster.rtt_s.get(a, {}) and a not in cluster.rtt_s.get(b, {})
+        return bounds_of(cluster, [(nodes[stage.peer], len(stage.span)) for stage in route.stages], NEEDS)
 
 
 def layer_count_of(listings: Sequence[Listing], entry: ModelEntry | None) -> int:

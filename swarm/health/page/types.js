@@ -101,6 +101,7 @@
  * @property {[number, number][]} missing
  * @property {Stretch[]} coverage
  * @property {number|null} tokens_per_s
+ * @property {[number, number]|null} tokens_per_s_range
  * @property {number|null} served_tokens_per_s
  * @property {number} sessions
  * @property {number|null} knee_sessions

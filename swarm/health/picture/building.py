@@ -1,7 +1,7 @@
 """From what is known of a model to what people see of it. Pure; what takes time in it is routing.
 
 A server counts as a replica of its layers only if a session could use it, this page reached it (or has not come to try
-it yet), and nothing was proven against it here. Everything else only claims its layers.
+it in the few seconds since it came), and nothing was proven against it here. Everything else only claims its layers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swarm.client.finding.choice import priced
-from swarm.client.finding.snapshot import Snapshot
+from swarm.client.finding.snapshot import NEEDS, Snapshot
 from swarm.core.announcement import Reach, State
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
@@ -26,9 +25,10 @@ from swarm.health.picture.links import links_of
 from swarm.health.picture.sentence import Outlook, sentence
 from swarm.health.sight import NOTHING_HEARD, STRANGER, Heard, Repute, Seen, Sight
 from swarm.health.state import CoverageState, ModelState, ServerState, StandingState
+from swarm.scheduling.bounds import Bounds
 from swarm.scheduling.coverage import holders, runs, usable
 from swarm.scheduling.knee import swarm_knee
-from swarm.scheduling.routing import Route, RouteNeeds
+from swarm.scheduling.routing import Route
 from swarm.wire.status import StatusReport
 
 FIGURES_S = 120.0
@@ -37,8 +37,6 @@ MAX_SERVERS = 2000
 """Of a model on the page; those that serve come first."""
 SHORT_CHARS = 8
 MAX_NAME_CHARS = 120
-MIN_STEP_S = 1e-6
-"""A predicted step that is shorter is nobody's measurement."""
 AUDITORS = 2
 """Others that must hold all layers of a server so that its work can be judged: if one of them disagrees, the other
 decides."""
@@ -46,15 +44,12 @@ decides."""
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What routing says of a model: how long a step of a new session takes, and how many sessions there is room for.
+    """What routing says of a model: how long a step of a new session takes (None: there is no chain), and how many
+    sessions there is room for."""
 
-    ``guessed``: so many of the chain's figures nobody has measured.
-    """
-
-    step_s: float | None
+    step: Bounds | None
     knee_sessions: float | None
     reason: str
-    guessed: int = 0
 
 
 NO_PREDICTION = Prediction(None, None, "")
@@ -72,7 +67,7 @@ def condition(seen: Seen, heard: Heard, *, ejected: bool, as_of: float) -> str:
     live = metrics is not None and metrics.expires_s > as_of
     if state is State.DRAINING and (heard.reached or (live and heard.reached is None)):
         return "draining"  # without metrics, too: it may be loading other layers by now
-    if heard.reached is False or not live or seen.listing.announcement.reach is Reach.UNREACHABLE:
+    if heard.reached is False or heard.waiting or not live or seen.listing.announcement.reach is Reach.UNREACHABLE:
         return "silent"
     return "serving"
 
@@ -107,9 +102,8 @@ def predict(sight: Sight, serving: Sequence[Listing]) -> Prediction:
         return Prediction(None, None, route.message)
     nodes = {node.id: node for node in snapshot.cluster.nodes}
     chain = [(nodes[stage.peer], len(stage.span)) for stage in route.stages]
-    most = swarm_knee(snapshot.cluster, chain, priced(RouteNeeds(head="remote", kv_tokens=1)))
-    step_s = max(route.latency_s, MIN_STEP_S)
-    return Prediction(step_s, None if math.isinf(most) else most, "", snapshot.guessed)
+    most = swarm_knee(snapshot.cluster, chain, NEEDS)
+    return Prediction(snapshot.expected, None if math.isinf(most) else most, "")
 
 
 def build(sight: Sight, prediction: Prediction) -> ModelState:
@@ -119,13 +113,13 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
     counts = holders((listing.announcement.span for listing in serving), sight.layers)
     missing = [span for span, count in runs(counts) if count == 0] if counts else []
     servers = _servers(sight, serving)
-    tokens_per_s = None if prediction.step_s is None else rounded(1 / prediction.step_s, 3)
     sessions = _sessions(serving, sight.layers)
     knee = rounded_or_none(prediction.knee_sessions)
     reports = {peer: told.report for peer in counting if (told := sight.heard.get(peer)) is not None and told.report}
     steps = together([report.step_s for report in reports.values()])
-    usable_now = bool(counts) and not missing and tokens_per_s is not None
-    outlook = Outlook(sight.layers, missing, tokens_per_s, sessions, knee, prediction.reason, prediction.guessed)
+    usable_now = bool(counts) and not missing and prediction.step is not None
+    speed = prediction.step if usable_now else None
+    outlook = Outlook(sight.layers, missing, prediction.step, sessions, knee, prediction.reason)
     name = sight.model.partition("#")[0].partition("@")[0]
     return ModelState(
         model=sight.model,
@@ -135,7 +129,8 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
         sentence=sentence(outlook),
         missing=[(span.start, span.end) for span in missing],
         coverage=_coverage(sight, counts, counting),
-        tokens_per_s=tokens_per_s if usable_now else None,
+        tokens_per_s=None if speed is None else rounded(1 / speed.middle_s, 3),
+        tokens_per_s_range=None if speed is None else (rounded(1 / speed.most_s, 3), rounded(1 / speed.least_s, 3)),
         served_tokens_per_s=_served(serving, reports, sight.layers),
         sessions=sessions,
         knee_sessions=knee,

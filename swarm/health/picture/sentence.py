@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 from swarm.core.spans import Span
 from swarm.core.text import clip
+from swarm.scheduling.bounds import Bounds
 from swarm.scheduling.reasons import layers_text
 
 MAX_REASON_CHARS = 200
+UNIT = " tokens/s"
 MANY_SESSIONS = 1_000_000
 """No swarm is known to take so many: servers that say so have not measured themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the sentence is about; ``reason`` is why routing finds no chain though no layer is missing, ``guessed`` how
-    many figures of the chain were never measured, and count as slow."""
+    """What the sentence is about; ``step`` None: no chain, and ``reason`` says why though no layer is missing."""
 
     layers: int
     missing: Sequence[Span]
-    tokens_per_s: float | None
+    step: Bounds | None
     sessions: int
     knee_sessions: float | None
     reason: str
-    guessed: int = 0
 
 
 def sentence(outlook: Outlook) -> str:
@@ -34,18 +34,26 @@ def sentence(outlook: Outlook) -> str:
         return "Not usable: nobody serves it at present."
     if outlook.missing:
         return f"Not usable: nobody serves {layers_text(outlook.missing)}."
-    if outlook.tokens_per_s is None:
+    step = outlook.step
+    if step is None:
         reason = clip(outlook.reason, MAX_REASON_CHARS)
         return f"Not usable: {reason}." if reason else "Not usable: no way through its servers was found."
-    more = ", perhaps more (some links were never measured)" if outlook.guessed else ""
-    return f"Usable now: about {_rate(outlook.tokens_per_s)} for a new session{more}; {_room(outlook)}."
+    doubts = f" ({step.doubts})" if step.vague else ""
+    return f"Usable now: {_rates(step)} for a new session{doubts}; {_room(outlook)}."
+
+
+def _rates(step: Bounds) -> str:
+    least, most = _rate(1 / step.most_s), _rate(1 / step.least_s)
+    if not step.vague or least == most:
+        return f"about {_rate(1 / step.middle_s)}"
+    return f"{least.removesuffix(UNIT)} to {most}"
 
 
 def _rate(tokens_per_s: float) -> str:
     """Two significant digits: it is a prediction."""
     value = float(f"{tokens_per_s:.1e}")
     if value >= 0.01:
-        return f"{value:g} tokens/s" if value < 1e6 else "over a million tokens/s"
+        return f"{value:g}{UNIT}" if value < 1e6 else "over a million tokens/s"
     return "one token in over a minute and a half"
 
 

@@ -14,9 +14,10 @@ from swarm.core.keys import Identity
 from swarm.core.listing import Listing
 from swarm.core.metrics import BATCHES, Metrics
 from swarm.core.numerics import Numerics
-from swarm.health.picture.building import Prediction, build
+from swarm.health.picture.building import NO_PREDICTION, Prediction, build
 from swarm.health.sight import Heard, Repute, Seen, Sight
 from swarm.health.state import EventState, ModelState, ObserverState, SwarmState
+from swarm.scheduling.bounds import Bounds
 from swarm.wire.status import BUCKETS_S, Histogram, StageFigures, StatusReport, Totals
 
 MODEL = "demo@main#0123456789abcdef"
@@ -86,7 +87,8 @@ def sight(servers: Sequence[Seen], layers: int = 6, **changes: Any) -> Sight:
 
 def built(servers: Sequence[Seen], layers: int = 6, *, step_s: float | None = 0.1, **changes: Any) -> ModelState:
     """Routing left out: a step takes ``step_s``."""
-    return build(sight(servers, layers, **changes), Prediction(step_s, None if step_s is None else 9.0, ""))
+    prediction = NO_PREDICTION if step_s is None else Prediction(Bounds(step_s, step_s), 9.0, "")
+    return build(sight(servers, layers, **changes), prediction)
 
 
 def swarm(*models: ModelState, at: float = NOW_S, events: Sequence[EventState] = ()) -> SwarmState:

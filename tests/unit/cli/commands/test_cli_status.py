@@ -82,7 +82,8 @@ def test_a_whole_swarm_is_shown_with_its_chain() -> None:
     found = json.loads(status_json(view, []))
     assert [stage["id"] for stage in found["chain"]] == [ANNA, BERT, CARL]
     assert found["coverage"] == [1] * 30
-    assert found["latency_s"] > 3 * 0.001 + 30 * 0.002
+    least_s, most_s = found["latency_range_s"]
+    assert 3 * 0.001 + 30 * 0.002 < least_s < found["latency_s"] < most_s
     assert found["activation_bytes"] == 576 * 4
     page = (Path(__file__).parents[4] / "docs" / "cluster-format.md").read_text()
     assert [key for key in found if f"`{key}`" not in page] == []

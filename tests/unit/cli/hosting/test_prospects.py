@@ -41,7 +41,8 @@ def look(swarm: Snapshot, own: Listing, *, rtt_s: float = 0.01, alone_s: float |
 def test_the_missing_half_makes_answers_possible() -> None:
     found = look(view(listed(ANNA, 0, 10)), listed(OWN, 10, 20))
     assert found.joined.tokens_per_s == pytest.approx(1 / (20 * TAU_S + 0.01), rel=0.02)
-    assert found.joined.guessed == 0
+    assert found.joined.step is not None
+    assert not found.joined.step.guessed
     assert found.without.tokens_per_s is None
     assert "without this server none" in prospects_text(found)
     assert "10 to 19" in prospects_text(found)
@@ -70,13 +71,29 @@ def test_nothing_answers_yet() -> None:
     assert prospects_json(found)["tokens_per_s"] is None
 
 
-def test_what_nobody_measured_is_counted_and_told() -> None:
+def test_what_nobody_measured_is_a_range_that_says_why() -> None:
     own = listed(OWN, 10, 20, uplink_mbps=None)
     swarm = view(listed(ANNA, 0, 10, uplink_mbps=None))
-    blind = prospects(swarm, own, {}, fits=False, alone_step_s=None)
-    assert blind.joined.guessed == 3  # the link, the way to its first server, and that one's uplink
-    assert "3 links of the chain were never measured" in prospects_text(blind)
-    assert look(swarm, own).joined.guessed == 1
+    blind = prospects(swarm, own, {}, fits=True, alone_step_s=0.05)
+    # The link, the way to its first server (the last is this one itself), and that server's uplink.
+    assert "gets 2.6 to 12 tok/s (2 of 3 links and 1 uplink not measured yet); without" in prospects_text(blind)
+    assert blind.joined.range_tokens_per_s == pytest.approx((2.6, 12.5), rel=0.02)
+    assert prospects_json(blind)["guessed_figures"] == 3
+    assert blind.faster_alone, "whatever the links turn out to be"
+    slower = prospects(swarm, own, {}, fits=True, alone_step_s=0.1)
+    assert not slower.faster_alone, "it may be"
+    known = look(swarm, own)
+    assert "gets about 11 tok/s; without" in prospects_text(known), "an uplink matters little to rows of 256 bytes"
+
+
+def test_the_round_trips_from_here_bound_those_between_others() -> None:
+    """Neither has told of the other yet, as in a swarm that has just come together."""
+    swarm = view(listed(ANNA, 0, 10), listed(BERT, 10, 15))
+    found = look(swarm, listed(OWN, 15, 20), rtt_s=0.004)
+    assert found.joined.step is not None
+    assert found.joined.step.unmeasured == 1
+    assert found.joined.tokens_per_s == pytest.approx(1 / (20 * TAU_S + 0.006), rel=0.05)
+    assert "gets about 12 tok/s; without" in prospects_text(found)
 
 
 @pytest.mark.parametrize(("alone_s", "faster"), [(0.02, True), (1.0, False), (None, False)])

@@ -197,12 +197,12 @@ def test_spot_checkable_are_those_whose_layers_enough_others_hold_alike() -> Non
 def test_prediction_needs_servers_that_count() -> None:
     seen = sight(THREE)
     whole = predict(seen, replicas(seen))
-    assert whole.step_s is not None
-    assert 0.03 < whole.step_s < 3.0
+    assert whole.step is not None
+    assert 0.03 < whole.step.middle_s < 3.0
     assert whole.knee_sessions is not None
     assert whole.knee_sessions >= 1
     part = predict(seen, replicas(seen)[:2])
-    assert part.step_s is None
+    assert part.step is None
     assert "layers 4 to 5" in part.reason
     assert predict(seen, ()).reason == ""
 
