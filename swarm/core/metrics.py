@@ -27,7 +27,8 @@ class Metrics(Record, frozen=True, kw_only=True, omit_defaults=True, tag="metric
     A decode step over n of its layers takes ``fixed_s + n * tau_s`` at its present load, waiting in the queue
     included. ``step_s`` is t(b), the unloaded time of a step over its whole span for b sessions together, for the b of
     ``BATCHES`` (empty: unknown). ``uplink_mbps`` None is unmeasured, which counts as bad, never as free. ``rtt_s``
-    holds the round trip in seconds to servers that could follow this one, by peer id.
+    holds the round trip in seconds to servers that could follow this one, and if there is room to those it could
+    follow, by peer id.
     """
 
     LIFETIME_S: ClassVar[float] = 60.0

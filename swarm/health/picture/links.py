@@ -30,11 +30,12 @@ def links_of(servers: Sequence[Seen], heard: Mapping[PeerId, Heard]) -> list[Lin
     At most ``MAX_OF_ONE`` a server and about ``MAX_LINKS`` in all. O(servers · log servers + links).
     """
     known = {server.peer for server in servers}
+    words = _words(servers)
     followers = _Followers(servers)
     most = max(1, min(MAX_OF_ONE, MAX_LINKS // max(len(servers), 1)))
     found: list[LinkState] = []
     for server in servers:
-        of_one = _measured(server, heard.get(server.peer), known)
+        of_one = _measured(server.peer, heard.get(server.peer), known, words[server.peer])
         if len(of_one) < most:
             for link in followers.estimated(server)[:MAX_ESTIMATED]:
                 of_one.setdefault(link.target, link)
@@ -46,12 +47,32 @@ def _rank(link: LinkState) -> tuple[bool, bool, float, str]:
     return link.noop_age_s is None, link.estimated, link.rtt_s, link.target
 
 
-def _measured(server: Seen, told: Heard | None, known: set[PeerId]) -> dict[str, LinkState]:
-    metrics, source = server.listing.metrics, server.peer
+def _words(servers: Sequence[Seen]) -> dict[str, dict[str, float]]:
+    """What metrics say of round trips, by where rows come from and go to: a server tells of those before it as well."""
+    spans = {server.peer: server.listing.announcement for server in servers}
+    words: dict[str, dict[str, float]] = {peer: {} for peer in spans}
+    backward: list[tuple[str, str, float]] = []
+    for server in servers:
+        metrics, here = server.listing.metrics, server.peer
+        for other, rtt_s in ({} if metrics is None else metrics.rtt_s).items():
+            there = spans.get(PeerId(other))
+            if there is None or other == here:
+                continue
+            if spans[here].start <= there.end < spans[here].end:
+                backward.append((other, here, rtt_s))
+            else:
+                words[here][other] = rtt_s
+    for source, target, rtt_s in backward:
+        words[source].setdefault(target, rtt_s)
+    return words
+
+
+def _measured(
+    source: PeerId, told: Heard | None, known: set[PeerId], words: Mapping[str, float]
+) -> dict[str, LinkState]:
     links: dict[str, LinkState] = {}
-    for target, rtt_s in ({} if metrics is None else metrics.rtt_s).items():
-        if target in known and target != source:
-            links[target] = LinkState(source=source, target=target, rtt_s=rounded(rtt_s))
+    for target, rtt_s in words.items():
+        links[target] = LinkState(source=source, target=target, rtt_s=rounded(rtt_s))
     for figures in () if told is None or told.report is None else told.report.links:
         if figures.peer not in known or figures.peer == source:
             continue

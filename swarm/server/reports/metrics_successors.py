@@ -1,7 +1,8 @@
-"""The round trips to the servers that could follow this one, and this server's place in the network.
+"""The round trips to the servers that could stand beside this one in a chain, and this server's place in the network.
 
 Sessions measure the pairs they run over anyway; the others are visited now and then. Every measurement also moves the
-server's network coordinate, from which round trips that nobody measured are estimated.
+server's network coordinate, from which round trips that nobody measured are estimated. Those that this server could
+follow are measured too, as far as its own followers leave room: they have not heard of a newcomer, and he of them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SURE_ERROR = 0.3
 """Of coordinates: with larger relative errors they rank nobody."""
 VIEW_S_PER_SERVER = 0.1
 """In large swarms the whole list is read more rarely: this many seconds for each server in it."""
+FIRST_VIEW_S = 1.0
+"""Of a newcomer: the pause before his second look, which then doubles, since others come when he does."""
 
 Ping = Callable[[PeerId, Sequence[str]], Awaitable[float | None]]
 """The round trip to a peer at addresses in seconds, None if it does not answer."""
@@ -59,39 +62,55 @@ class Successors:
         self._every_s = every_s
         self._measured: dict[PeerId, Measured] = {}
         self._followers: list[Listing] = []
+        self._leaders: list[Listing] = []
         self._anchors: list[Listing] = []
         self._view_until_s = float("-inf")
 
     def rtt_s(self) -> dict[str, float]:
-        """Measured round trips in seconds to servers that could follow, the ``MAX_RTT_PEERS`` nearest."""
+        """Measured round trips in seconds to servers that could follow, the ``MAX_RTT_PEERS`` nearest; where they are
+        fewer, also to the nearest of those that this one could follow."""
+        nearest = self._known_s(self._followers)[:MAX_RTT_PEERS]
+        others = self._known_s(self._leaders)[: MAX_RTT_PEERS - len(nearest)]
+        return dict(nearest + others)
+
+    def _known_s(self, listings: Sequence[Listing]) -> list[tuple[str, float]]:
+        """Those whose round trip is known, the nearest first."""
         since_s = self._clock.monotonic_s() - FORGET_INTERVALS * self._every_s
         found: dict[str, float] = {}
-        for listing in self._followers:
+        for listing in listings:
             known = self._measured.get(listing.peer)
             if (felt_s := self._felt(listing.peer)) is not None:
                 found[listing.peer] = felt_s
             elif known is not None and known.rtt_s is not None and known.at_s >= since_s:
                 found[listing.peer] = known.rtt_s
-        nearest = sorted(found.items(), key=lambda item: item[1])[:MAX_RTT_PEERS]
-        return dict(nearest)
+        return sorted(found.items(), key=lambda item: item[1])
 
     def hurry(self) -> None:
         """Look around soon, and measure anew whoever did not answer."""
         self._view_until_s = float("-inf")
         self._measured = {peer: found for peer, found in self._measured.items() if found.rtt_s is not None}
 
-    async def run(self) -> None:
-        """Look around and measure until cancelled."""
-        pause_s = self._every_s / MAX_RTT_PEERS
+    async def run(self, news: Callable[[], None]) -> None:
+        """Look around and measure until cancelled. ``news`` is called when there are round trips to tell that were
+        never told."""
+        pause_s, began_s = self._every_s / MAX_RTT_PEERS, self._clock.monotonic_s()
+        told: set[str] = set()
         while True:
             now_s = self._clock.monotonic_s()
             if now_s >= self._view_until_s:
                 seen = await self._look()
-                self._view_until_s = now_s + (max(self._every_s, VIEW_S_PER_SERVER * seen) if seen else pause_s)
+                self._view_until_s = now_s + (self._view_s(seen, now_s - began_s) if seen else pause_s)
             due = self.due(self._clock.monotonic_s())
             await asyncio.gather(*(self._visit(listing) for listing in due[:AT_ONCE]))
+            if not (known := self.rtt_s().keys()) <= told:
+                news()
+            told = (told & self._measured.keys()) | known
             # Many at once only at the beginning; later they are spread over the interval.
             await self._clock.sleep(0.0 if len(due) > AT_ONCE else pause_s)
+
+    def _view_s(self, seen: int, age_s: float) -> float:
+        """Until the next look, if ``seen`` servers are there and the first was ``age_s`` ago."""
+        return max(min(max(age_s, FIRST_VIEW_S), self._every_s), VIEW_S_PER_SERVER * seen)
 
     async def _look(self) -> int:
         """Read who is there; how many they are, 0 if the directory did not answer."""
@@ -110,6 +129,7 @@ class Successors:
         own = self._announcer.current
         others = [listing for listing in listings if listing.peer != own.peer and can_be_visited(listing.announcement)]
         self._followers = [listing for listing in others if follows(own, listing.announcement)]
+        self._leaders = [listing for listing in others if follows(listing.announcement, own)]
         watched = {listing.peer for listing in self.watched()}
         strangers = [listing for listing in others if listing.peer not in watched]
         self._anchors = sorted(strangers, key=lambda listing: rank(own.peer, listing.peer))[:ANCHORS]
@@ -117,7 +137,8 @@ class Successors:
         self._measured = {peer: found for peer, found in self._measured.items() if peer in known}
 
     def watched(self) -> list[Listing]:
-        """The followers whose round trips are kept fresh: the nearest, as far as anybody knows.
+        """Those whose round trips are kept fresh: the nearest followers, as far as anybody knows, then those that this
+        server could follow.
 
         One that was never measured, and whose coordinate says nothing, comes first: so each is measured once.
         """
@@ -131,7 +152,8 @@ class Successors:
                 return distance_s(own.coordinate, place), rank(own.peer, listing.peer)
             return 0.0, rank(own.peer, listing.peer)
 
-        return sorted(self._followers, key=estimate_s)[:MAX_RTT_PEERS]
+        nearest = sorted(self._followers, key=estimate_s)[:MAX_RTT_PEERS]
+        return nearest + sorted(self._leaders, key=estimate_s)[: MAX_RTT_PEERS - len(nearest)]
 
     def due(self, now_s: float) -> list[Listing]:
         """Whom to measure: those never measured, then the one whose turn has come, longest ago first."""

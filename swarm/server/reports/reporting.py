@@ -42,7 +42,7 @@ class Reporting:
         await self._metrics.publish()
         self._tasks = Tasks(on_error)
         self._tasks.spawn(self._metrics.run(), name="metrics")
-        self._tasks.spawn(self._successors.run(), name="successors")
+        self._tasks.spawn(self._successors.run(self._metrics.changed), name="successors")
         self._tasks.spawn(self._lister.run(), name="model index")
 
     async def stop(self) -> None:

@@ -30,6 +30,15 @@ def test_measured_ones_are_shown_as_they_are() -> None:
     assert [(link.target, link.estimated) for link in links] == [(BERT, False), (CARL, True)]
 
 
+def test_a_measured_way_leads_where_rows_go_whoever_measured_it() -> None:
+    """The one behind may be the one who tells; of two words the sender's counts."""
+    behind = server(1, 2, 4, coordinate=place(0.01), measured={"rtt_s": {ANNA: 0.04}})
+    [link, _] = links_of([server(0, 0, 2, coordinate=place(0.0)), behind, server(2, 2, 4, coordinate=place(0.0))], {})
+    assert link == LinkState(source=ANNA, target=BERT, rtt_s=0.04)
+    [link] = links_of([server(0, 0, 2, measured={"rtt_s": {BERT: 0.03}}), behind], {})
+    assert link == LinkState(source=ANNA, target=BERT, rtt_s=0.03)
+
+
 def test_those_in_use_tell_their_goodput_and_how_fresh_they_are() -> None:
     strange = LinkFigures("x", 0.1, 0.1, 1.0)
     used = LinkFigures(BERT, None, 0.123, 8.44), LinkFigures(CARL, 0.05, None, None), strange

@@ -55,6 +55,7 @@ class Setting:
         self.at_once = self.most_at_once = 0
         self.successors = Successors(self.announcer, self.ping, self.felt_s.get, self.clock, every_s=EVERY_S)
         self.others: list[Announcer] = []
+        self.news_s: list[float] = []
 
     async def ping(self, who: PeerId, addresses: Sequence[str]) -> float | None:
         self.pings.append((self.clock.monotonic_s(), who))
@@ -74,7 +75,7 @@ class Setting:
         return who.peer_id
 
     async def run(self, seconds: float) -> None:
-        task = asyncio.create_task(self.successors.run())
+        task = asyncio.create_task(self.successors.run(lambda: self.news_s.append(self.clock.monotonic_s())))
         await self.clock.advance(seconds)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -98,6 +99,43 @@ async def test_only_those_that_could_follow_are_told(setting: Setting) -> None:
     await setting.run(20.0)
     assert setting.successors.rtt_s() == dict.fromkeys(follows, 0.01)
     assert PeerId(OWN.peer_id) not in setting.pinged()
+
+
+async def test_those_it_could_follow_are_told_as_well(setting: Setting) -> None:
+    """A newcomer in the middle or at the end is the one who measures: those before him have not heard of him yet."""
+    before, after = await setting.join(1, 0, 5, 0.02), await setting.join(2, 10, 20, 0.03)
+    await setting.run(1.0)
+    assert setting.successors.rtt_s() == {before: 0.02, after: 0.03}
+
+
+async def test_but_followers_come_first(setting: Setting) -> None:
+    near = [await setting.join(number, 0, 5, 0.001 * (1 + number)) for number in range(4)]
+    far = [await setting.join(number, 10, 20, 0.1) for number in range(10, 8 + MAX_RTT_PEERS)]
+    await setting.run(40.0)
+    assert set(setting.successors.rtt_s()) == {*near[:2], *far}
+    far += [await setting.join(number, 10, 20, 0.1) for number in range(40, 42)]
+    await setting.run(40.0)
+    assert set(setting.successors.rtt_s()) == set(far)
+
+
+async def test_what_is_measured_for_the_first_time_is_news_once(setting: Setting) -> None:
+    await setting.join(1, 10, 20)
+    await setting.run(3 * EVERY_S)
+    assert len(setting.news_s) == 1
+    assert setting.news_s[0] < 0.1
+    await setting.join(2, 11, 20)  # cannot stand beside it
+    await setting.run(3 * EVERY_S)
+    assert len(setting.news_s) == 2, "it tells all anew after a pause, and nothing more"
+
+
+async def test_who_comes_at_the_same_time_is_seen_soon(setting: Setting) -> None:
+    task = asyncio.create_task(setting.successors.run(lambda: None))
+    await setting.clock.advance(1.0)
+    other = await setting.join(1, 10, 20)
+    await setting.clock.advance(7.0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert setting.successors.rtt_s() == {other: 0.01}
 
 
 async def test_the_nearest_sixteen_are_told_and_kept_fresh(setting: Setting) -> None:
