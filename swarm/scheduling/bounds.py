@@ -73,22 +73,33 @@ def bounds_of(cluster: Cluster, chain: Chain, needs: RouteNeeds) -> Bounds:
     for. Network coordinates narrow this down by their own error. An uplink that was not measured is between one
     without limit and the default. O(stages³).
     """
-    nodes = {node.id: node for node, _ in chain}
-    near = _measured(cluster, nodes)
-    ways = {(a.id, b.id) for (a, _), (b, _) in pairwise(chain)}
-    ends = {chain[0][0].id, chain[-1][0].id}
-    links = sorted(ways | {(CLIENT, peer) for peer in ends})
-    between = {(a, b): _between(cluster, nodes, near, a, b) for a, b in links}
+    between, unmeasured = _links(cluster, chain)
     least = replace(cluster, defaults=replace(cluster.defaults, uplink_mbps=math.inf))
     least_s = chain_s(_with(least, {link: low_s for link, (low_s, _) in between.items()}), chain, needs)
     most_s = chain_s(_with(cluster, {link: high_s for link, (_, high_s) in between.items()}), chain, needs)
     return Bounds(
         max(least_s, MIN_STEP_S),
         max(most_s, MIN_STEP_S),
-        links=len(links),
-        unmeasured=sum(b not in near[a] for a, b in links),
+        links=len(between),
+        unmeasured=unmeasured,
         uplinks=sum(node.uplink_mbps is None for node in {node.id: node for node, _ in chain[:-1]}.values()),
     )
+
+
+def likely(cluster: Cluster, chain: Chain) -> Cluster:
+    """``cluster`` for prices of ``chain``, whose unmeasured links take what is in the middle of their bounds."""
+    between, _ = _links(cluster, chain)
+    return _with(cluster, {link: (low_s + high_s) / 2 for link, (low_s, high_s) in between.items()})
+
+
+def _links(cluster: Cluster, chain: Chain) -> tuple[dict[tuple[str, str], tuple[float, float]], int]:
+    """The least and the most that each round trip of ``chain`` may take, and how many were not measured."""
+    nodes = {node.id: node for node, _ in chain}
+    near = _measured(cluster, nodes)
+    ways = {(a.id, b.id) for (a, _), (b, _) in pairwise(chain)}
+    links = ways | {(CLIENT, chain[0][0].id), (CLIENT, chain[-1][0].id)}
+    between = {(a, b): _between(cluster, nodes, near, a, b) for a, b in links}
+    return between, sum(b not in near[a] for a, b in links)
 
 
 def _measured(cluster: Cluster, nodes: Mapping[str, Node]) -> dict[str, dict[str, float]]:

@@ -25,7 +25,7 @@ from swarm.health.picture.links import links_of
 from swarm.health.picture.sentence import Outlook, sentence
 from swarm.health.sight import NOTHING_HEARD, STRANGER, Heard, Repute, Seen, Sight
 from swarm.health.state import CoverageState, ModelState, ServerState, StandingState
-from swarm.scheduling.bounds import Bounds
+from swarm.scheduling.bounds import Bounds, likely
 from swarm.scheduling.coverage import holders, runs, usable
 from swarm.scheduling.knee import swarm_knee
 from swarm.scheduling.routing import Route
@@ -102,7 +102,7 @@ def predict(sight: Sight, serving: Sequence[Listing]) -> Prediction:
         return Prediction(None, None, route.message)
     nodes = {node.id: node for node in snapshot.cluster.nodes}
     chain = [(nodes[stage.peer], len(stage.span)) for stage in route.stages]
-    most = swarm_knee(snapshot.cluster, chain, NEEDS)
+    most = swarm_knee(likely(snapshot.cluster, chain), chain, NEEDS)
     return Prediction(snapshot.expected, None if math.isinf(most) else most, "")
 
 

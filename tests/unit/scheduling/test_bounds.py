@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swarm.core.announcement import Coordinate
 from swarm.core.ids import PeerId
 from swarm.core.spans import Span
-from swarm.scheduling.bounds import CLIENT, MIN_STEP_S, VAGUE, Bounds, bounds_of
+from swarm.scheduling.bounds import CLIENT, MIN_STEP_S, VAGUE, Bounds, bounds_of, likely
 from swarm.scheduling.cluster import Cluster, Defaults, Node
 from swarm.scheduling.routing import RouteNeeds, Stage, price
 
@@ -94,6 +94,14 @@ def test_the_clients_own_round_trips_narrow_what_nobody_measured() -> None:
     assert blind.most_s == pytest.approx(priced(cluster({}, {})))
     assert blind.least_s == pytest.approx(0.03, rel=0.1)
     assert blind.vague
+
+
+def test_the_likely_cluster_prices_the_chain_in_between() -> None:
+    for swarm in (cluster({}, dict.fromkeys(NAMES, 0.004)), cluster({"a": {"b": 0.2}}, {}), cluster({}, {})):
+        found = bounds(swarm)
+        assert priced(likely(swarm, [(one, 10) for one in swarm.nodes])) == pytest.approx(
+            (found.least_s + found.most_s) / 2
+        )
 
 
 def test_two_far_apart_from_the_client_are_known_to_be_far_from_each_other() -> None:
