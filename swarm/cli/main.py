@@ -15,7 +15,7 @@ from importlib import import_module
 from swarm import __version__
 from swarm.cli.early import listen
 from swarm.cli.options.parser import CommandParser, add_config_options, log_sources, show_config
-from swarm.cli.options.settings import key_of, settable
+from swarm.cli.options.settings import add_opposites, key_of, settable
 from swarm.core.errors import CapacityError, MisuseError, NetworkError, PeerError, SwarmError
 from swarm.runtime.logs import LEVELS, printable, setup_logging
 
@@ -57,6 +57,8 @@ An ADDRESS is what a server or `bootstrap` prints: /ip4/192.0.2.1/tcp/31337/p2p/
 `COMMAND --help` explains each, with examples. Every option can also be set in a file or by a variable of the
 environment: docs/configuration.md, and `COMMAND --show-config` shows what counts.
 """
+
+TAKEN_BACK = "A flag that a file or a variable has set is taken back by --no-FLAG; one called --no-FLAG, by --FLAG."
 
 EXIT_CODES: tuple[tuple[type[SwarmError], int], ...] = (
     (MisuseError, 2),
@@ -166,10 +168,11 @@ def _install(name: str, parser: CommandParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     module.add_arguments(parser)
     parser.set_defaults(run=_runner(name, parser, module.run))
-    common = parser.add_argument_group("settings and messages")
+    common = parser.add_argument_group("settings and messages", TAKEN_BACK)
     add_config_options(common)
     common.add_argument("-v", "--verbose", action="count", default=0, help="debug messages and tracebacks; -vv: all")
     common.add_argument("--log-level", choices=LEVELS, default="warning", help="from which level on (default: warning)")
+    add_opposites(parser)
     parser.command, parser.commands, parser.others = name, COMMANDS.keys(), _every_key
 
 

@@ -57,6 +57,7 @@ of the swarm can read in the directory anyway; of sessions it knows random label
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Watch a swarm: a page for people, JSON and Prometheus for programs."
     parser.epilog = EXAMPLES
+    parser.set_defaults(rivals=[("history", "no_history")])
     where = parser.add_argument_group("which swarm")
     add_joining(where)
     where.add_argument("--model", nargs="+", default=[], metavar="MODEL",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from swarm.cli.options.config_file import find_file, read_tables
-from swarm.cli.options.settings import Command, Given, Layer, is_flag, key_of, merge, nearest, settable
+from swarm.cli.options.settings import Command, Given, Layer, Off, is_flag, key_of, merge, nearest, settable
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +53,10 @@ class CommandParser(argparse.ArgumentParser):
             parsed, unknown = super().parse_known_args(args, namespace)
         self._fill(parsed, needed, groups)
         return parsed, unknown
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """What a shortened option may mean. Words that the help leaves out make none of the others ambiguous."""
+        return [found for found in super()._get_option_tuples(option_string) if not isinstance(found[0], Off)]
 
     def format_help(self) -> str:
         """Help with everything as it was declared, also while the command line is parsed; a short usage."""

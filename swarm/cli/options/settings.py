@@ -39,7 +39,11 @@ Layer = dict[str, Given]
 
 def settable(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """The options of a command that a file or a variable may set: all but ``AT_ONCE``; not its positional arguments."""
-    return [action for action in parser._actions if action.option_strings and action.dest not in AT_ONCE]
+    return [
+        action
+        for action in parser._actions
+        if action.option_strings and action.dest not in AT_ONCE and not isinstance(action, Off)
+    ]
 
 
 def key_of(action: argparse.Action) -> str:
@@ -68,6 +72,33 @@ def _upper(key: str) -> str:
 def is_flag(action: argparse.Action) -> bool:
     """True for an option that takes no value."""
     return isinstance(action, argparse._StoreConstAction | argparse.BooleanOptionalAction)
+
+
+def opposite_of(action: argparse.Action) -> str:
+    """The word that takes a flag back: ``--no-json`` for ``--json``, ``--page`` for ``--no-page``."""
+    key = key_of(action)
+    return f"--{key.removeprefix('no-')}" if key.startswith("no-") else f"--no-{key}"
+
+
+class Off(argparse.Action):
+    """Takes back a flag that a weaker source may have set. No setting of its own, and not in the help."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: object) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=const, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, self.const)
+
+
+def add_opposites(parser: argparse.ArgumentParser) -> None:
+    """For each flag the word that takes it back (``opposite_of``), where no other option is called that."""
+    for action in settable(parser):
+        word = opposite_of(action)
+        free = word not in parser._option_string_actions
+        if free and isinstance(action, argparse._StoreTrueAction | argparse._CountAction):
+            parser.add_argument(word, dest=action.dest, action=Off, const=action.default)
 
 
 def takes_many(action: argparse.Action) -> bool:

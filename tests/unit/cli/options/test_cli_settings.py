@@ -17,7 +17,7 @@ import pytest
 from swarm.cli.main import COMMANDS, _every_key, _install
 from swarm.cli.options.config_file import read_tables
 from swarm.cli.options.parser import CommandParser, show_config
-from swarm.cli.options.settings import COMMON, is_flag, key_of, settable, takes_many, variables_of
+from swarm.cli.options.settings import COMMON, Off, is_flag, key_of, opposite_of, settable, takes_many, variables_of
 from swarm.core.errors import ConfigError
 
 DOC = Path(__file__).parents[4] / "docs" / "configuration.md"
@@ -120,6 +120,64 @@ def test_every_option_every_way(
         with pytest.raises(ConfigError, match=re.escape(f"{strange}, [{table}], {key}")):
             parsed(parser, "--config", str(strange))
     assert parsed(parser) == bare
+
+
+TAKEN_BACK_BY_ANOTHER = {("health", "no-history")}
+"""Where ``--history FILE`` is an option by itself."""
+FLAGS = [pytest.param(command, key_of(action), id=f"{command} --{key_of(action)}")
+         for command in COMMANDS for action in options_of(command)
+         if is_flag(action) or isinstance(action, argparse._CountAction)
+         if (command, key_of(action)) not in TAKEN_BACK_BY_ANOTHER]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "key"), FLAGS)
+def test_the_command_line_takes_every_flag_back(
+    command: str, key: str, parsers: dict[str, CommandParser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = parsers[command]
+    action = next(action for action in settable(parser) if key_of(action) == key)
+    typed, text, value = sample(action)
+    bare, set_, off = parsed(parser), parsed(parser, *typed), opposite_of(action)
+    assert parsed(parser, off) == bare
+    assert parsed(parser, *typed, off) == bare, "the later counts"
+    assert parsed(parser, off, *typed) == set_
+    for name in variables_of(action, command, parser.get_default("renamed") or {}):
+        monkeypatch.setattr(parser, "environ", {**EMPTY, name: text})
+        assert parsed(parser, off) == bare, name
+    monkeypatch.setattr(parser, "environ", EMPTY)
+    for table in (command, COMMON):
+        file = written(tmp_path / "options.toml", toml({table: {key: value}}))
+        assert parsed(parser, "--config", str(file)) == set_
+        assert parsed(parser, "--config", str(file), off) == bare, table
+    with pytest.raises(ConfigError, match="no option of"):
+        parsed(parser, "--config", str(written(file, toml({command: {off.removeprefix("--"): True}}))))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_words_that_take_back_are_no_clutter(command: str) -> None:
+    """Neither in the help, nor in what a shortened option may mean."""
+    shown, parser = parser_of(command).format_help(), parser_of(command)
+    offs = [action for action in parser._actions if isinstance(action, Off)]
+    assert offs
+    for off in offs:
+        (word,) = off.option_strings
+        assert not re.search(rf"^ +{word}(?![\w-])", shown, re.MULTILINE)
+        assert not any(found[0] is off for found in parser._get_option_tuples(word[:-1]))
+        with pytest.raises(SystemExit):
+            parsed(parser, word[:-1] + "-")
+
+
+def test_a_history_file_takes_no_history_back(tmp_path: Path) -> None:
+    file = written(tmp_path / "options.toml", toml({"health": {"no-history": True}}))
+    there = ["--config", str(file), "--initial-peers", PEER]
+    options = parser_of("health").parse_args([*there, "--history", "kept.sqlite"])
+    assert (options.no_history, options.history) == (False, Path("kept.sqlite"))
+    assert parser_of("health").parse_args(there).no_history
+
+
+def test_one_may_join_although_a_file_starts_a_swarm(tmp_path: Path) -> None:
+    options = serve(tmp_path, toml({"server": {"new-swarm": True}, COMMON: {"lan": True}}), "--no-new-swarm")
+    assert (options.new_swarm, options.lan) == (False, True)
 
 
 def test_no_variable_means_two_things() -> None:
