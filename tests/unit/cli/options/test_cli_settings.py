@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import threading
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 import pytest
 
 from swarm.cli.main import COMMANDS, _every_key, _install
-from swarm.cli.options.config_file import read_tables
 from swarm.cli.options.parser import CommandParser, show_config
 from swarm.cli.options.settings import COMMON, Off, is_flag, key_of, opposite_of, settable, takes_many, variables_of
 from swarm.core.errors import ConfigError
@@ -341,32 +338,6 @@ def test_a_file_that_cannot_be_read(make: Any, tmp_path: Path) -> None:
     for typed, environ, by in ((["--config", str(path)], {}, "--config"), ([], {"SWARM_CONFIG": str(path)}, "SWARM_C")):
         with pytest.raises(ConfigError, match=f"options.toml .{by}"):
             parser_of("server", environ).parse_args([*typed, "--new-swarm"])
-
-
-def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
-    """As a shell's ``<(…)`` gives it; larger than what lies in a pipe between two reads."""
-    pipe, text = tmp_path / "pipe", toml({COMMON: {"public-name": "ada"}}) + "\n" + "# word\n" * 30_000
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=written, args=(pipe, text))
-    writer.start()
-    options = parser_of("server").parse_args(["--config", str(pipe), "--new-swarm"])
-    writer.join()
-    assert options.public_name == "ada"
-
-
-def test_a_pipe_that_nobody_writes_to_and_what_is_no_file_are_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match=r"pipe \(--config\) is a pipe that did not end within 0.01 s"):
-        read_tables(tmp_path / "pipe", "--config", pipe_s=0.01)
-    held = os.open(tmp_path / "pipe", os.O_RDWR)  # somebody writes, and never ends
-    os.write(held, b"[common]")
-    with pytest.raises(ConfigError, match=r"did not end within 0.01 s"):
-        read_tables(tmp_path / "pipe", "--config", pipe_s=0.01)
-    os.close(held)
-    for device in ("/dev/zero", "/dev/tty", "/dev/ptmx"):
-        with pytest.raises(ConfigError, match=f"{device} .SWARM_CONFIG. is a device or a socket"):
-            read_tables(Path(device), "SWARM_CONFIG")
-    assert read_tables(Path(os.devnull), "--config") == {}
 
 
 def test_the_users_own_file_is_read_if_there_is_one(tmp_path: Path) -> None:
