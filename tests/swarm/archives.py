@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from harness import LAYERS
+from tiny_model import LAYERS
 from virtual_time import LoopClock
 
 from swarm.client.evidence.records import SessionRecord, StageRecord

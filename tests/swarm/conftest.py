@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: 
 
 from archives import calibrated
 from fakes import FakeClient
-from harness import LAYERS, Engines, Node, Reference, Swarm, leak_check, write_model
+from harness import Engines, Node, Swarm, leak_check
+from tiny_model import LAYERS, Reference, write_model
 from virtual_time import VirtualLoop
 
 from swarm.core.spans import Span

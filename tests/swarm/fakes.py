@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from harness import LAYERS, Node, Swarm, until
+from harness import Node, Swarm, until
+from tiny_model import LAYERS
 
 from swarm.core.announcement import State
 from swarm.core.errors import GenerationInterruptedError, PeerError, PeerLostError, SwarmError

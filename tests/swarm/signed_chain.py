@@ -9,7 +9,8 @@ from typing import Any
 
 from by_hand import HandChain, Place
 from fakes import HIDDEN
-from harness import LAYERS, MOMENT_S, Node
+from harness import MOMENT_S, Node
+from tiny_model import LAYERS
 
 from swarm.core.errors import PeerLostError
 from swarm.core.numerics import Numerics

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 import pytest
-from harness import Engines, Reference, Swarm
+from harness import Engines, Swarm
+from tiny_model import Reference
 
 from swarm.client import loop_thread
 from swarm.client.blocking import SwarmModel

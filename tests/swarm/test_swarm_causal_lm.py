@@ -5,19 +5,17 @@ Over a whole swarm in its background loop. Real time, since callers block.
 
 from __future__ import annotations
 
-import copy
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from harness import SPANS, Engines, Node, Reference, Swarm
+from causal_place import PROMPTS, Maker, Place, places, step
+from harness import SPANS, Engines, Node
+from tiny_model import Reference
 from transformers import (
-    AutoTokenizer,
     DynamicCache,
     GenerationConfig,
     LogitsProcessor,
@@ -30,77 +28,14 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from swarm import SwarmForCausalLM, SwarmModel
-from swarm.client.loop_thread import LoopThread
-from swarm.core.errors import ConfigError, MisuseError, PeerLostError, PromptTooLongError, SwarmError
+from swarm.core.errors import ConfigError, MisuseError, PeerLostError, SwarmError
 from swarm.engine.causal_cache import SwarmCache
-
-PROMPTS = ["hello", "what the swarm says to this"]
-Maker = Callable[..., "Place"]
-
-
-@dataclass
-class Place:
-    """A swarm in a loop thread, the model over it, and transformers' own beside it."""
-
-    loop: LoopThread
-    swarm: Swarm
-    model: SwarmForCausalLM
-    local: Any
-    tokenizer: Any
-
-    def inputs(self, *prompts: str) -> dict[str, torch.Tensor]:
-        """Token ids and mask, padded on the left."""
-        found: dict[str, torch.Tensor] = dict(
-            self.tokenizer(list(prompts or PROMPTS), return_tensors="pt", padding=True)
-        )
-        return found
-
-    def both(self, inputs: dict[str, torch.Tensor], *, seed: int = 7, **options: Any) -> tuple[Any, Any]:
-        """What the swarm and what transformers generates."""
-        found = []
-        for model in (self.model, self.local):
-            torch.manual_seed(seed)
-            found.append(model.generate(**inputs, **options))
-        return found[0], found[1]
-
-    def idle(self) -> bool:
-        """True once no server holds anything, waiting at most half a minute."""
-        deadline_s = time.monotonic() + 30.0
-        while time.monotonic() < deadline_s:
-            if all(node.idle for node in self.swarm.nodes if not self.swarm.network._gate(node.peer).shut):
-                return True
-            threading.Event().wait(0.01)
-        return False
-
-    def down(self) -> None:
-        """The swarm is no more; its loop still runs."""
-        self.loop.run(self.swarm.close())
-        self.swarm.give_back_engines()
-
-    def end(self) -> None:
-        self.down()
-        self.model.close()
 
 
 @pytest.fixture(scope="module")
 def make(engines: Engines, reference: Reference) -> Iterator[Maker]:
-    transformers_logging.disable_progress_bar()
-
-    def build(*spans: str, **options: Any) -> Place:
-        loop = LoopThread()
-
-        async def serve() -> tuple[Swarm, SwarmModel]:
-            swarm = Swarm(engines, reference)
-            await swarm.serve(*spans)
-            return swarm, SwarmModel(swarm.client("local", **options), loop)
-
-        swarm, door = loop.run(serve())
-        model = SwarmForCausalLM.of(door)
-        tokenizer = AutoTokenizer.from_pretrained(model.name_or_path, padding_side="left", pad_token="</s>")
-        return Place(loop, swarm, model, reference.model, tokenizer)
-
-    yield build
-    transformers_logging.enable_progress_bar()
+    with places(engines, reference) as make:
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -317,162 +252,6 @@ def test_what_a_swarm_cannot_do_is_refused_by_name(place: Place, options: dict[s
     named = "DynamicCache" if "cache" in options else next(iter(options))
     with pytest.raises(ConfigError, match=named if named != "num_beams" else "num_beam_groups"):
         place.model.generate(**place.inputs("x"), max_new_tokens=4, **options)
-
-
-# -- the forward ------------------------------------------------------------------------------------------------
-
-
-def test_logits_of_all_places_of_some_and_of_the_last(place: Place) -> None:
-    inputs = place.inputs()
-    mask = inputs["attention_mask"].bool()
-    wanted = place.local(**inputs).logits
-    ours = place.model(**inputs)
-    torch.testing.assert_close(ours.logits[mask], wanted[mask], atol=2e-5, rtol=0)
-    assert not ours.logits[~mask].any()
-    assert place.model(**inputs, logits_to_keep=2).logits.shape == (2, 2, 260)
-    some = torch.tensor([-9, -1, 20])
-    torch.testing.assert_close(place.model(**inputs, logits_to_keep=some).logits[1], wanted[1, some], atol=2e-5, rtol=0)
-    assert isinstance(place.model(**inputs, return_dict=False), tuple)
-    assert place.model(**inputs, use_cache=False).cache is None
-
-
-def test_padding_on_the_right(place: Place) -> None:
-    ids, mask = torch.tensor([[5, 6, 7, 1], [8, 9, 1, 1]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
-    ours, wanted = place.model(ids, attention_mask=mask), place.local(ids, attention_mask=mask)
-    torch.testing.assert_close(ours.logits[mask.bool()], wanted.logits[mask.bool()], atol=2e-5, rtol=0)
-    with pytest.raises(ConfigError, match="padding_side"):
-        place.model(ids, attention_mask=mask, logits_to_keep=1)
-
-
-def test_a_loss_without_a_gradient(place: Place) -> None:
-    inputs = place.inputs("hello")
-    ours = place.model(**inputs, labels=inputs["input_ids"])
-    torch.testing.assert_close(ours.loss, place.local(**inputs, labels=inputs["input_ids"]).loss)
-    with pytest.raises(MisuseError, match="gradient"):
-        ours.loss.backward()
-    with torch.no_grad():
-        assert not place.model(**inputs, labels=inputs["input_ids"]).loss.requires_grad
-    for ask in (place.model.train, place.model.requires_grad_, place.model.gradient_checkpointing_enable):
-        with pytest.raises(MisuseError, match="gradient"):
-            ask()
-    assert place.model.eval() is place.model
-    assert place.model.requires_grad_(False) is place.model
-    assert not place.model.training
-
-
-def test_what_it_is_made_of(place: Place) -> None:
-    ids = torch.tensor([[5, 6]])
-    assert torch.equal(place.model.get_input_embeddings()(ids), place.local.get_input_embeddings()(ids))
-    assert torch.equal(place.model.get_output_embeddings().weight, place.local.get_output_embeddings().weight)
-    assert place.model.config.vocab_size == 260
-    assert (place.model.device, place.model.dtype) == (torch.device("cpu"), torch.float32)
-    assert place.model.to("cpu") is place.model
-    assert place.model.can_generate()
-    for ask in (place.model.save_pretrained, place.model.resize_token_embeddings):
-        with pytest.raises(MisuseError):
-            ask("here")
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"input_ids": None}, "input_ids"),
-        ({"attention_mask": torch.ones(1, 3)}, r"\[1, 5\]"),
-        ({"attention_mask": torch.ones(1, 1, 5, 5)}, r"\[1, 5\]"),
-        ({"position_ids": torch.tensor([[3, 4, 5, 6, 7]])}, "position_ids"),
-        ({"output_hidden_states": True}, "output_hidden_states"),
-        ({"token_type_ids": torch.ones(1, 5)}, "token_type_ids"),
-        ({"input_ids": torch.tensor([[5, 6, 7, 8, 9000]])}, "vocabulary"),
-        ({"input_ids": torch.ones(1, 700).long(), "attention_mask": None}, "context"),
-    ],
-    ids=str,
-)
-def test_a_forward_of_what_cannot_be_is_refused(place: Place, changes: dict[str, Any], named: str) -> None:
-    with pytest.raises((ConfigError, MisuseError, PromptTooLongError), match=named):
-        place.model(**{**place.inputs("hello"), **changes})
-
-
-# -- the cache --------------------------------------------------------------------------------------------------
-
-
-def last(place: Place, ids: list[int]) -> torch.Tensor:
-    found: torch.Tensor = place.local(torch.tensor([ids])).logits[0, -1]
-    return found
-
-
-def step(place: Place, cache: SwarmCache, *rows: list[int]) -> torch.Tensor:
-    """The last logits of each row once these tokens are appended."""
-    found: torch.Tensor = place.model(torch.tensor(rows), cache=cache, logits_to_keep=1).logits[:, -1]
-    return found
-
-
-def close_to(ours: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return bool(torch.allclose(ours, wanted, atol=2e-5, rtol=0))
-
-
-def test_a_cache_is_cropped_copied_repeated_and_picked_from(place: Place) -> None:
-    cache = place.model(torch.tensor([[5, 6, 7, 8]])).cache
-    assert close_to(step(place, cache, [9])[0], last(place, [5, 6, 7, 8, 9]))
-    cache.crop(-3)
-    assert (cache.get_seq_length(), repr(cache)) == (2, "SwarmCache(batch_size=1, length=2)")
-    assert close_to(step(place, cache, [10])[0], last(place, [5, 6, 10]))
-
-    copied = copy.deepcopy(cache)
-    assert close_to(step(place, copied, [11])[0], last(place, [5, 6, 10, 11]))
-    assert close_to(step(place, cache, [12])[0], last(place, [5, 6, 10, 12])), "the copy is another one"
-
-    cache.batch_repeat_interleave(3)
-    ours = step(place, cache, [20], [21], [22])
-    for row, token in enumerate((20, 21, 22)):
-        assert close_to(ours[row], last(place, [5, 6, 10, 12, token]))
-    cache.batch_select_indices(torch.tensor([2, 2, 0]))
-    ours = step(place, cache, [30], [31], [32])
-    for row, tokens in enumerate(([22, 30], [22, 31], [20, 32])):
-        assert close_to(ours[row], last(place, [5, 6, 10, 12, *tokens]))
-    cache.batch_select_indices(torch.tensor([1]))
-    assert close_to(step(place, cache, [40])[0], last(place, [5, 6, 10, 12, 22, 31, 40]))
-    cache.reset()
-    assert cache.get_seq_length() == 0
-    assert close_to(step(place, cache, [50, 51])[0], last(place, [50, 51]))
-
-
-def test_a_padded_batch_is_cropped_by_its_padded_length(place: Place) -> None:
-    inputs = place.inputs()
-    cache = place.model(**inputs).cache
-    cache.crop(-25)
-    assert [row.tokens for row in cache.rows] == [[], inputs["input_ids"][1, :2].tolist()]
-    mask = torch.cat([inputs["attention_mask"][:, :2], torch.ones(2, 1).long()], dim=1)
-    ours = place.model(torch.tensor([[60], [61]]), attention_mask=mask, cache=cache).logits[:, -1]
-    assert close_to(ours[0], last(place, [60]))
-    assert close_to(ours[1], last(place, [*inputs["input_ids"][1, :2].tolist(), 61]))
-
-
-def test_what_beams_share_is_not_computed_again(place: Place) -> None:
-    cache = place.model(torch.tensor([[5, 6, 7, 8]] * 3)).cache
-    step(place, cache, [20], [21], [22])
-    for node in place.swarm.nodes:
-        node.rows.clear()
-    cache.reorder_cache(torch.tensor([1, 1, 0]))
-    step(place, cache, [30], [31], [32])
-    assert [sum(node.rows) for node in place.swarm.nodes] == [4, 4, 4], "three new tokens, and one of a beam that split"
-
-
-def test_a_cache_that_nobody_has_frees_the_servers(place: Place) -> None:
-    output = place.model(**place.inputs("hello"))
-    assert not place.swarm.nodes[0].idle
-    del output
-    assert place.idle()
-
-
-def test_a_cache_misused(place: Place) -> None:
-    cache = place.model(**place.inputs()).cache
-    with pytest.raises(MisuseError, match="of 2"):
-        step(place, cache, [5])
-    with pytest.raises(ConfigError, match="only add"):
-        place.model(torch.tensor([[5], [6]]), attention_mask=torch.ones(2, 28), cache=cache)
-    for wrong in (1, -28):
-        with pytest.raises(MisuseError, match="crop"):
-            cache.crop(wrong)
 
 
 # -- trouble ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from harness import LAYERS, SPANS, Swarm
+from harness import SPANS, Swarm
+from tiny_model import LAYERS
 
 from swarm.client.conversation import PREFILL_CHUNK_ROWS
 from swarm.client.results import Progress

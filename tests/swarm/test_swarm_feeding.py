@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fakes import FakeServer, rows_of
-from harness import CONTEXT, SPANS, Node, Swarm, until
+from harness import SPANS, Node, Swarm, until
+from tiny_model import CONTEXT
 from trouble import HOP_S
 
 from swarm.client.conversation import PREFILL_CHUNK_ROWS

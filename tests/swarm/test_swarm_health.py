@@ -9,8 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from harness import LAYERS, SPANS, Node, Swarm
+from harness import SPANS, Node, Swarm
 from proofs_at_hand import evidence_against, fraud_against, signed_accusation
+from tiny_model import LAYERS
 from trouble import NEW_TOKENS, PROMPT, ask
 from watching import SETTLED_S, kinds, named, only, seen, watching
 

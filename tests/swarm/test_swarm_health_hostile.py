@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from harness import LAYERS, Node, Swarm
+from harness import Node, Swarm
+from tiny_model import LAYERS
 from trouble import PROMPT
 from watching import kinds, named, only, seen, watching
 

@@ -10,7 +10,8 @@ import pytest
 import pytest_asyncio
 from by_hand import HandChain
 from fakes import FakeClient
-from harness import LAYERS, Engines, Node, Reference, Swarm, leak_check, write_model
+from harness import Engines, Node, Swarm, leak_check
+from tiny_model import LAYERS, Reference, write_model
 from transformers import Phi3Config
 from trouble import NEW_TOKENS, Moment, ask, greedy
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from toys import KV_TOKENS, Part, Talk, Toy, ToySwarm
+from toy_swarm import Talk, ToySwarm
+from toys import KV_TOKENS, Part, Toy
 
 from swarm.client.chains.chain import Loss, Patch
 from swarm.core.errors import (

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from fakes import FakeClient, heard, step
-from harness import LAYERS, SPANS, Node, Recorder, Swarm
+from harness import SPANS, Node, Recorder, Swarm
+from tiny_model import LAYERS
 from trouble import HOP_S, NEW_TOKENS, PROMPT, ask, greedy
 
 from swarm.core.errors import PeerLostError, RefusedError

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 from gateway_desk import ASKED, desk_of
-from harness import SPANS, Engines, Reference, Swarm, until
+from harness import SPANS, Engines, Swarm, until
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tiny_model import Reference
 from trouble import NEW_TOKENS, PROMPT, Moment, ask, chain_of, greedy
 
 from swarm import SwarmForCausalLM, SwarmModel

@@ -151,7 +151,7 @@ def test_what_this_machine_cannot_tell(
 
 
 def test_a_proof_about_another_model_is_looked_for_elsewhere(library: Library, run: Run, tmp_path: Path) -> None:
-    from harness import write_model
+    from tiny_model import write_model
 
     write_model(tmp_path / "another", num_hidden_layers=3)
     code, _, err = run(proof_of(library, 1, cheats={1: wrong}).to_bytes(), "--model", str(tmp_path / "another"))

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtual_time import LoopClock
-
-from swarm.client.chains.chain import Chain, ChainPlan, Feed, Patch, StagePlan
+from swarm.client.chains.chain import StagePlan
 from swarm.core.announcement import Announcement
 from swarm.core.errors import NetworkError, PeerError
 from swarm.core.ids import ModelId, PeerId
@@ -25,11 +23,10 @@ from swarm.transport.framing import FrameStream
 from swarm.transport.memory import MemoryNetwork
 from swarm.transport.protocol import Stream
 from swarm.transport.pulse import PulseKeeper
-from swarm.wire.fields import DECODE_LANE, LANES, PREFILL_LANE, Lane
+from swarm.wire.fields import LANES, PREFILL_LANE, Lane
 from swarm.wire.frames import Frame
 from swarm.wire.messages import (
     Accept,
-    Answer,
     Close,
     Downstream,
     Failed,
@@ -314,89 +311,3 @@ class Toy:
                 await part.links[lane].send(message, pack_ids(rows))
         except NetworkError:
             return  # the link's watcher says so
-
-
-class Talk:
-    """A client that says one token after the other over a chain, and checks every answer."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.ids: list[int] = []
-        self.seq = 0
-        self.progress: list[tuple[int, int]] = []
-
-    async def say(self, *ids: int) -> int:
-        step = Step(self.chain.generation, 0, self.seq, len(self.ids), len(ids), 1, ids=True, answer=Answer(0, PARAMS))
-        self.seq += 1
-        frame = await asyncio.wait_for(await self.chain.send(step, [pack_ids(ids)], DECODE_LANE), 60.0)
-        self.ids += ids
-        assert isinstance(frame.message, Result)
-        assert frame.message.tokens == (token_after(self.ids),), self.ids
-        return frame.message.tokens[0]
-
-    async def mend(self, *patches: Patch) -> None:
-        """Heal, from the ids if need be; the next step is the first of a new epoch."""
-
-        def payload(a: int, b: int) -> list[bytes | memoryview]:
-            return [pack_ids(self.ids[a:b])]
-
-        self.seq = 0
-        self.progress.clear()
-        await self.chain.mend(patches, len(self.ids), Feed(payload, True, 0), lambda *at: self.progress.append(at))
-
-
-class ToySwarm:
-    """Toys and one client on one network, in virtual time."""
-
-    def __init__(self) -> None:
-        self.clock = LoopClock()
-        self.network = MemoryNetwork(self.clock)
-        self.toys: list[Toy] = []
-        self.transport = self.network.transport(Identity(b"c" * 32))
-        self.pulse = PulseKeeper(self.transport, self.clock)
-        self.chains: list[Chain] = []
-
-    async def toy(self, span: str, kind: Callable[..., Toy] = Toy, **options: Any) -> Toy:
-        toy = await kind(self.network, len(self.toys) + 1, span, **options).start()
-        self.toys.append(toy)
-        return toy
-
-    async def several(self, *spans: str) -> list[Toy]:
-        return [await self.toy(span) for span in spans]
-
-    async def chain(self, *toys: Toy) -> Chain:
-        plan = ChainPlan(MODEL, [toy.stage() for toy in toys], KV_TOKENS, embed=True, head=True)
-        chain = await Chain.open(plan, self.transport, self.pulse)
-        self.chains.append(chain)
-        return chain
-
-    async def talk(self, *toys: Toy, ids: Sequence[int] = (3, 1, 4)) -> Talk:
-        """A chain that has been told ``ids``."""
-        talk = Talk(await self.chain(*toys))
-        await talk.say(*ids)
-        return talk
-
-    async def crash(self, toy: Toy) -> None:
-        await toy.pulse.close()
-        await self.network.kill(toy.peer)
-
-    async def broken(self, chain: Chain) -> None:
-        await patiently(lambda: chain.broken)
-
-    async def close(self) -> None:
-        """Everything down; nobody holds a session, no stream is open, no task is left, nobody was told nonsense."""
-        for chain in self.chains:
-            await chain.close()
-        await asyncio.sleep(6.0)  # hellos that wait
-        held = [toy.peer for toy in self.toys if toy.parts and not self.network._gate(toy.peer).shut]
-        wrong = [text for toy in self.toys for text in toy.wrong]
-        await self.pulse.close()
-        for toy in self.toys:
-            await toy.pulse.close()
-        await self.network.close()
-        await asyncio.sleep(0.1)
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not held, held
-        assert not wrong, wrong
-        assert not self.network._streams, self.network._streams
-        assert not others, others
