@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 STOPPED_EARLY = 130
 """Exit code of a server that was told to stop before it was ready, or to stop at once."""
@@ -92,3 +94,15 @@ async def first_of(stop: asyncio.Event, *others: asyncio.Future[Any]) -> None:
         await asyncio.wait({waiting, *others}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+
+
+async def unless_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, T]) -> T | None:
+    """What ``starting`` returns or raises; None if ``stop`` is set before, and then it was cancelled and has ended."""
+    task = asyncio.ensure_future(starting)
+    try:
+        await first_of(stop, task)
+        return task.result() if task.done() else None
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -15,7 +15,7 @@ from swarm.cli.hosting.outages import follow_outages
 from swarm.cli.joining import add_joining, check_joining, joining_text
 from swarm.cli.options.checks import check_addresses
 from swarm.cli.output.console import Console, HumanConsole, JsonConsole
-from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
+from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports, unless_stopped
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError
 from swarm.runtime.clock import SystemClock
@@ -93,14 +93,10 @@ async def _run(options: argparse.Namespace, console: Console, path: Path) -> int
     raise_open_file_limit()
     signals = Signals(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
-        starting = asyncio.create_task(stack.enter_async_context(running(options, console, path)))
         with console.waiting(joining_text(options.initial_peers)):
-            await first_of(signals.stop, starting)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            node = await unless_stopped(signals.stop, stack.enter_async_context(running(options, console, path)))
+        if node is None:
             return STOPPED_EARLY
-        node = await starting
         work = node.start(options.report_every)
         broken = asyncio.create_task(node.transport.wait_broken())
         try:

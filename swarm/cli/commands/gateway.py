@@ -16,7 +16,7 @@ from swarm.cli.joining import add_joining, check_joining, joining_text, lan_of
 from swarm.cli.options.http_options import add_http, base_url, check_http, is_loopback, known_hosts
 from swarm.cli.output.console import Console, HumanConsole, JsonConsole
 from swarm.cli.output.tables import option_name
-from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
+from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports, unless_stopped
 from swarm.core.errors import ConfigError
 from swarm.gateway.keys import read_keys
 from swarm.gateway.options import GatewayOptions
@@ -138,27 +138,19 @@ async def _serve(options: argparse.Namespace, checked: GatewayOptions, console: 
     from swarm.gateway.service import Gateway
 
     signals = Signals(asyncio.get_running_loop())
-    connecting = asyncio.create_task(
-        connect(
-            options.model,
-            ConnectOptions(
-                initial_peers=options.initial_peers,
-                lan=lan_of(options),
-                head=options.head,
-                compression=options.compression,
-                identity=options.identity,
-                busy_timeout_s=options.queue_timeout,
-                progress=console.progress,
-            ),
-        )
+    connecting = ConnectOptions(
+        initial_peers=options.initial_peers,
+        lan=lan_of(options),
+        head=options.head,
+        compression=options.compression,
+        identity=options.identity,
+        busy_timeout_s=options.queue_timeout,
+        progress=console.progress,
     )
     with console.waiting(joining_text(options.initial_peers)):
-        await first_of(signals.stop, connecting)
-    if not connecting.done():
-        connecting.cancel()
-        await asyncio.gather(connecting, return_exceptions=True)
+        model = await unless_stopped(signals.stop, connect(options.model, connecting))
+    if model is None:
         return STOPPED_EARLY
-    model = connecting.result()
     try:
         checked = _named(checked, model.parts.files.name)
         gateway = Gateway(model, checked)

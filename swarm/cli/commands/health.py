@@ -18,7 +18,7 @@ from swarm.cli.node import AskingNode, asking_node
 from swarm.cli.options.http_options import add_http, base_url, check_http, is_loopback, known_hosts
 from swarm.cli.output.console import Console, HumanConsole, JsonConsole
 from swarm.cli.output.tables import option_name
-from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports
+from swarm.cli.signals import STOPPED_EARLY, Signals, first_of, stop_imports, unless_stopped
 from swarm.core.errors import ConfigError, NetworkError
 from swarm.health.options import HealthOptions
 from swarm.runtime.clock import SystemClock
@@ -126,13 +126,9 @@ async def _look(options: argparse.Namespace, checked: HealthOptions, store: Repu
     """Join, unless told to stop meanwhile; then one look, or a page until the end."""
     signals = Signals(asyncio.get_running_loop())
     async with AsyncExitStack() as stack:
-        joining = asyncio.create_task(stack.enter_async_context(asking_node(options, host=ALL_INTERFACES)))
-        await first_of(signals.stop, joining)
-        if not joining.done():
-            joining.cancel()
-            await asyncio.gather(joining, return_exceptions=True)
+        joining = stack.enter_async_context(asking_node(options, host=ALL_INTERFACES))
+        if (node := await unless_stopped(signals.stop, joining)) is None:
             return STOPPED_EARLY
-        node = joining.result()
         watch = _watch(options, node, store)
         if options.once:
             return await _once(watch, node, signals)

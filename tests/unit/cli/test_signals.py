@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from swarm.cli.early import hush, listen
-from swarm.cli.signals import ENDS, Signals
+from swarm.cli.signals import ENDS, Signals, unless_stopped
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +84,45 @@ def test_later_it_can_be_caught_and_where_it_is_ignored_it_stays_so() -> None:
     listen()
     os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+async def test_a_start_is_given_up_when_told_to_stop() -> None:
+    stop, ended = asyncio.Event(), []
+
+    async def start(waits: asyncio.Event) -> str:
+        try:
+            await waits.wait()
+            return "ready"
+        finally:
+            await asyncio.sleep(0)
+            ended.append(waits)
+
+    soon, never = asyncio.Event(), asyncio.Event()
+    soon.set()
+    assert await unless_stopped(stop, start(soon)) == "ready"
+    stop.set()
+    assert await unless_stopped(stop, start(never)) is None
+    assert ended == [soon, never], "it has ended before its caller goes on"
+
+
+async def test_what_ends_a_start_is_raised_and_whoever_gives_up_waiting_takes_it_along() -> None:
+    async def fail() -> None:
+        raise ValueError("no network")
+
+    with pytest.raises(ValueError, match="no network"):
+        await unless_stopped(asyncio.Event(), fail())
+    ended = asyncio.Event()
+
+    async def start() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    waiting = asyncio.create_task(unless_stopped(asyncio.Event(), start()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert ended.is_set()
