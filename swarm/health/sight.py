@@ -16,6 +16,8 @@ class Heard:
 
     ``reached`` is what was made of the last tries, since ``since_at`` (one lost try changes nothing), None before the
     first has come to an end. ``heard_at`` is when it last answered anything, ``note`` why there is no newer ``report``.
+    ``waiting``: no try has come to an end for so long that the directory's word alone does not count any more.
+    ``network`` is where it was reached (``networks.network_of``).
     """
 
     reached: bool | None = None
@@ -25,6 +27,8 @@ class Heard:
     report: StatusReport | None = None
     report_at: float = 0.0
     note: str = ""
+    waiting: bool = False
+    network: str = ""
 
 
 NOTHING_HEARD = Heard()

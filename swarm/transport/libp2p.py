@@ -169,7 +169,7 @@ class Libp2pTransport:
             async with asyncio.timeout(timeout_s):
                 if usable:
                     await self._daemon.connect(peer, usable, timeout_s=timeout_s)
-                reader, writer = await self._daemon.open_stream(peer, protocol, timeout_s=timeout_s)
+                reader, writer, address = await self._daemon.open_stream(peer, protocol, timeout_s=timeout_s)
         except DaemonRefused as error:
             raise PeerUnreachableError(f"cannot reach peer {peer}: {reason_of(str(error))}") from error
         except TimeoutError as error:
@@ -178,7 +178,7 @@ class Libp2pTransport:
             raise self._gone() from error
         except ValueError as error:  # base58 of a malformed peer id
             raise PeerUnreachableError(f"not a peer id: {peer[:64]!r}") from error
-        stream = Libp2pStream(peer, reader, writer, self._streams.discard)
+        stream = Libp2pStream(peer, reader, writer, self._streams.discard, address)
         self._streams.add(stream)
         if self._closed:
             await stream.close()

@@ -132,14 +132,15 @@ class Daemon:
 
     async def open_stream(
         self, peer: str, protocol: str, *, timeout_s: float
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to ``peer``; the control connection itself becomes the stream."""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, str]:
+        """A stream to ``peer``, and the multiaddress it leads to (empty if that is unreadable); the control connection
+        itself becomes the stream."""
         request = p2pd_pb2.StreamOpenRequest(
             peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol], timeout=_daemon_seconds(timeout_s)
         )
         message = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=request)
-        _, reader, writer = await self._exchange(message)
-        return reader, writer
+        answer, reader, writer = await self._exchange(message)
+        return reader, writer, multiaddr.to_text(answer.streamInfo.addr) or ""
 
     async def serve(self, protocol: str, on_inbound: OnInbound) -> None:
         """Have inbound streams of ``protocol`` handed to ``on_inbound`` (the same one for every protocol)."""

@@ -18,7 +18,7 @@ class Stream(Protocol):
 
     @property
     def address(self) -> str:
-        """Where an inbound stream comes from, as a multiaddress; empty if that is not known."""
+        """Where the other end is, as a multiaddress; empty if that is not known."""
         ...
 
     async def read_exactly(self, count: int) -> bytes:

@@ -65,6 +65,11 @@ class StatusLine:
         return self._frames.peer
 
     @property
+    def address(self) -> str:
+        """See ``Stream.address``."""
+        return self._frames.address
+
+    @property
     def is_open(self) -> bool:
         return not self._end.done()
 

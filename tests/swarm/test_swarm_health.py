@@ -22,7 +22,7 @@ from swarm.dht.memory import MemoryDirectory
 from swarm.engine.speed import SpanSpeed
 from swarm.health.state import CoverageState, SwarmState
 from swarm.health.watching import reading
-from swarm.health.watching.asking import AGAIN_S, IDLE_S
+from swarm.health.watching.visiting import AGAIN_S, EVERY_S
 from swarm.health.watching.watch import UNREADABLE
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
 from swarm.server.config import ServerConfig
@@ -30,8 +30,10 @@ from swarm.verification.standings.strikes import Policy, struck
 
 SPEED = SpanSpeed(tau_s=0.004, fixed_s=0.01)
 GONE_S = 90.0
+SILENT_S = 6.0
+"""By then one that froze must be grey,"""
 KILLED_S = 12.0
-"""By then a server that was killed must be grey and its layers a hole."""
+"""and by then, whatever happened to a server, its layers must be a hole."""
 
 
 def dark(state: SwarmState, node: Node) -> bool:
@@ -108,13 +110,18 @@ async def test_a_killed_server_is_grey_and_its_layers_a_hole_in_time(
     await session.close()
 
 
-async def test_a_power_cut_that_breaks_no_line_is_noticed_by_the_metrics(swarm: Swarm) -> None:
-    """Nothing more comes of it, and no line breaks: what it last published runs out."""
-    _, middle, _ = await swarm.serve(speed=SPEED)
+@pytest.mark.parametrize("stats", [True, False])
+@pytest.mark.parametrize("power", [True, False])
+async def test_one_that_freezes_or_loses_power_is_noticed_by_its_silence(
+    swarm: Swarm, power: bool, stats: bool
+) -> None:
+    """No line breaks. Long before its metrics run out, and though they do not, also where it tells no figures."""
+    _, middle, _ = await swarm.serve(config=ServerConfig(stats=stats), speed=SPEED)
     async with watching(swarm) as watch:
-        await middle.directory.close()
+        if not power:
+            await middle.directory.close()
         swarm.network.freeze(middle.peer)
-        state = await seen(watch, lambda state: dark(state, middle), KILLED_S)
+        state = await seen(watch, lambda state: dark(state, middle), SILENT_S if stats else KILLED_S)
         assert only(state).missing == [hole(middle)]
         swarm.network.thaw(middle.peer)
 
@@ -141,7 +148,7 @@ async def test_one_lost_line_is_no_news(swarm: Swarm) -> None:
         for _ in range(3):
             swarm.network.cut(first.peer, me)  # type: ignore[arg-type]
             swarm.network.mend(first.peer, me)  # type: ignore[arg-type]
-            await asyncio.sleep(2 * IDLE_S)
+            await asyncio.sleep(10 * EVERY_S)
             assert named(watch.state(), first.peer).condition == "serving"
         assert watch.state().events == []
 

@@ -20,8 +20,8 @@ from swarm.core.metrics import MAX_RTT_PEERS
 from swarm.core.record_base import MAX_SECONDS
 from swarm.engine.speed import SpanSpeed
 from swarm.health.state import SwarmState
-from swarm.health.watching.asking import ANSWER_S
 from swarm.health.watching.events import MANY
+from swarm.health.watching.visiting import ANSWER_S
 from swarm.health.web.patches import difference
 from swarm.transport.framing import FrameStream
 from swarm.transport.protocol import Stream

@@ -13,9 +13,9 @@ from swarm.health.picture.building import Prediction, build, predict, replicas
 from swarm.health.picture.figures import rounded
 from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Seen, Sight
 from swarm.health.state import ModelState
-from swarm.health.watching.asking import Target
 from swarm.health.watching.quiet import carried
 from swarm.health.watching.reading import Reading
+from swarm.health.watching.visiting import Target
 from swarm.transport.addresses import join_peer
 
 CONTACTS_FROM = 8
@@ -97,18 +97,18 @@ def listed(reading: Reading, model: str) -> list[PeerId]:
 
 
 def targets(reading: Reading) -> dict[PeerId, Target]:
-    """Whom to ask how they are: every server, those with sessions first."""
-    seen = [server for model in reading.models.values() for server in model.servers.values()]
+    """Whom to ask how they are: every server."""
     found: dict[PeerId, Target] = {}
-    for server in sorted(seen, key=lambda server: not _loaded(server)):
-        told = server.listing.announcement
-        found.setdefault(server.peer, Target(told.addresses, told.instance, _loaded(server)))
+    for model in reading.models.values():
+        for server in model.servers.values():
+            told = server.listing.announcement
+            found.setdefault(server.peer, Target(told.addresses, told.instance))
     return found
 
 
-def _loaded(server: Seen) -> bool:
-    metrics = server.listing.metrics
-    return metrics is not None and metrics.sessions > 0
+def checked(repute: Mapping[PeerId, Repute]) -> set[PeerId]:
+    """Whose work this machine has audited, and found nothing wrong with."""
+    return {peer for peer, known in repute.items() if known.audited and not known.strikes and not known.ejected}
 
 
 def tried(heard: Mapping[PeerId, Heard]) -> bool:

@@ -22,7 +22,7 @@ from swarm.health.state import MAX_EVENTS, EventState, HistoryState, ObserverSta
 from swarm.health.watching.archive import IN_MEMORY, STEP_S, Archive
 from swarm.health.watching.asking import Asker
 from swarm.health.watching.chronicle import KEPT, Chronicle
-from swarm.health.watching.looks import Looker, Looks, joined_by, listed, targets, tried
+from swarm.health.watching.looks import Looker, Looks, checked, joined_by, listed, targets, tried
 from swarm.health.watching.quiet import changed
 from swarm.health.watching.reading import ModelRead, Reading
 from swarm.health.watching.standings import Standings
@@ -206,7 +206,7 @@ class Watch:
         except TimeoutError:
             reading.problem = f"no answer within {READ_TIMEOUT_S:g} s"
         self._read_s = self._clock.monotonic_s()
-        self._asker.follow(targets(reading))
+        self._asker.follow(targets(reading), checked(self._repute))
         await self._standings.follow([model.model for model in self._shown() if model.servers])
 
     async def _judge(self) -> None:
