@@ -62,9 +62,14 @@ def tell(options: argparse.Namespace, *, resume: bool) -> int:
     except ProcessLookupError as error:
         raise ConfigError(f"the server with the key {path} has just gone") from error
     said = _await(lambda: state.read(pid), resume=resume, within_s=options.wait, alive=lambda: holder_of(path) == pid)
-    whose = f" --identity {shlex.quote(str(path))}" if options.identity else ""
-    print(json.dumps(said) if options.json else state_text(said, resume=resume, whose=whose))
+    text = state_text(said, resume=resume, whose=key_option(options.identity))
+    print(json.dumps(said) if options.json else text)
     return 0
+
+
+def key_option(identity: Path | None) -> str:
+    """The option that names the server with this key to another command; nothing for the usual key."""
+    return f" --identity {shlex.quote(str(identity))}" if identity else ""
 
 
 def _await(look: Callable[[], dict[str, Any]], *, resume: bool, within_s: float, alive: Callable[[], bool]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from swarm.cli.hosting.banner import show_banner
 from swarm.cli.hosting.blocks import Blocks
+from swarm.cli.hosting.control import key_option
 from swarm.cli.hosting.keeping import Keeping
 from swarm.cli.hosting.limits import hours_of, limits_text, wall_minute
 from swarm.cli.hosting.loading import Loaded, Loader
@@ -98,7 +99,8 @@ class Host:
         signals = Signals(asyncio.get_running_loop())
         self.switch.follow(asyncio.get_running_loop())
         state = ServerState.of(self.identity_path)
-        rest = Rest(self.switch, Timetable(hours_of(self.options), wall_minute), self.console, state, SystemClock())
+        hours = Timetable(hours_of(self.options), wall_minute)
+        rest = Rest(self.switch, hours, self.console, state, SystemClock(), key_option(self.options.identity))
         try:
             return await self._serve(Loader(self.options, self.files, self.console, signals), rest)
         finally:

@@ -50,10 +50,19 @@ class Timetable:
 
 
 class Rest:
-    """Has a server rest and wake. It holds ``calm`` while it rests: nobody moves the server meanwhile."""
+    """Has a server rest and wake. It holds ``calm`` while it rests: nobody moves the server meanwhile.
+
+    ``whose`` is the option that names it to another command.
+    """
 
     def __init__(
-        self, switch: PauseSwitch, timetable: Timetable, console: Console, state: ServerState, clock: Clock
+        self,
+        switch: PauseSwitch,
+        timetable: Timetable,
+        console: Console,
+        state: ServerState,
+        clock: Clock,
+        whose: str = "",
     ) -> None:
         self.calm = asyncio.Lock()
         self.resting = ""
@@ -63,6 +72,7 @@ class Rest:
         self._console = console
         self._state = state
         self._clock = clock
+        self._whose = whose
 
     @property
     def _why(self) -> str:
@@ -133,7 +143,7 @@ class Rest:
     def _told(self, why: str) -> tuple[str, dict[str, object]]:
         now_s = self._clock.wall_s()
         if why == "owner":
-            return "paused by its owner; `python -m swarm resume` goes on", {"until": None}
+            return f"paused by its owner; `python -m swarm resume{self._whose}` goes on", {"until": None}
         return self._timetable.text(now_s), {"until": self._timetable.change_s(now_s)}
 
     def _say_resting(self, why: str, server: Server) -> None:

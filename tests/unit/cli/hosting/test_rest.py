@@ -26,6 +26,7 @@ from swarm.server.service import Server
 
 DRAIN_S = 30.0
 HOUR_S = 3600.0
+WHOSE = " --identity second.key"
 
 
 @dataclass
@@ -96,7 +97,9 @@ def scene(folder: Path, schedule: str = "", *, minute: int = 0) -> Scene:
         Hours.parse(schedule) if schedule else None, lambda at_s: (minute + int(at_s - began_s) // 60) % WEEK_MIN
     )
     state = ServerState(folder / "state")
-    return Scene(clock, switch, Rest(switch, timetable, Events(events), state, clock), FakeServer(clock), state, events)
+    return Scene(
+        clock, switch, Rest(switch, timetable, Events(events), state, clock, WHOSE), FakeServer(clock), state, events
+    )
 
 
 def run(scene: Scene, work: Any) -> None:
@@ -127,6 +130,7 @@ def test_paused_and_resumed(tmp_path: Path) -> None:
         assert found.server.said[2:] == ["wake"]
         assert (found.rest.resting, found.now()["state"]) == ("", "serving")
         assert found.told() == ["pausing", "paused", "resumed"]
+        assert f"`python -m swarm resume{WHOSE}` goes on" in found.events[1]["text"]
         assert not found.rest.calm.locked()
 
     run(found, work)
