@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from swarm.core.smoothing import smoothed
+
 MARGIN = 1.25
 """Accepted sessions keep at least 1/1.25 = 80 % of their throughput at the knee."""
 FEWEST = 4
@@ -87,7 +89,7 @@ class Places:
 
     def ended(self, lasted_s: float) -> None:
         """A session that did some work is over."""
-        self._life_s = lasted_s if self._life_s is None else self._life_s + WEIGHT * (lasted_s - self._life_s)
+        self._life_s = smoothed(self._life_s, lasted_s, WEIGHT)
 
     def wait_s(self, now_s: float, sessions: int) -> float:
         """How long to wait for one of the places that ``sessions`` hold now."""

@@ -16,6 +16,7 @@ from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
 from swarm.core.ids import PeerId
 from swarm.core.limits import PROTOCOL_MAJOR
+from swarm.core.smoothing import smoothed
 from swarm.transport.protocol import Stream, Transport
 
 PULSE_PROTOCOL = f"swarm.pulse.{PROTOCOL_MAJOR}"
@@ -168,7 +169,7 @@ class PulseKeeper:
             pair.heard = max(pair.heard, number)
             pair.heard_s = self._clock.monotonic_s()
             rtt_s = pair.heard_s - began_s
-            pair.rtt_s = rtt_s if pair.rtt_s is None else pair.rtt_s + RTT_WEIGHT * (rtt_s - pair.rtt_s)
+            pair.rtt_s = smoothed(pair.rtt_s, rtt_s, RTT_WEIGHT)
 
     async def _pause(self, pair: _Pair, seconds: float) -> None:
         await self._clock.sleep(seconds)

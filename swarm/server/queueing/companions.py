@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
+from swarm.core.smoothing import smoothed
+
 GATHER_SHARE = 0.05
 """Of a forward's usual time: the wait for the next companion, after each arrival."""
 GATHER_LIMIT = 3.0
@@ -59,11 +61,11 @@ class Companions:
     def computed(self, sessions: Collection[Hashable], took_s: float, now_s: float) -> None:
         """A decode forward of ``sessions``, one row each or a few, took ``took_s`` and ended at ``now_s``."""
         size = len(sessions)
-        self._forward_s[size] = _smooth(self._forward_s.get(size, took_s), took_s)
+        self._forward_s[size] = smoothed(self._forward_s.get(size), took_s, WEIGHT)
         for session in sessions:
             before_s = self._seen_s.get(session)
             if before_s is not None and now_s - before_s < EXPECTED_S:
-                self._ring_s = _smooth(self._ring_s or now_s - before_s, now_s - before_s)
+                self._ring_s = smoothed(self._ring_s or None, now_s - before_s, WEIGHT)
             self._seen_s[session] = now_s
 
     def forget(self, session: Hashable) -> None:
@@ -110,7 +112,3 @@ class Companions:
         if not self._forward_s:
             return 0.0
         return self._forward_s[min(self._forward_s, key=lambda known: abs(known - size))]
-
-
-def _smooth(old: float, new: float) -> float:
-    return old + WEIGHT * (new - old)

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarm.core.metrics import BATCHES
+from swarm.core.smoothing import smoothed
 from swarm.scheduling.fair_queue import forward_s
 from swarm.scheduling.shedding import Rounds
 
@@ -60,15 +61,17 @@ class Turnaround:
         new = _Means(max(ready_s - left_s, 0.0), ended_s - ready_s, share)
         old = self._means or new
         self._means = _Means(
-            _smooth(old.away_s, new.away_s), _smooth(old.here_s, new.here_s), _smooth(old.share, new.share)
+            smoothed(old.away_s, new.away_s, WEIGHT),
+            smoothed(old.here_s, new.here_s, WEIGHT),
+            smoothed(old.share, new.share, WEIGHT),
         )
 
     def computed(self, size: int, took_s: float, now_s: float, probed_s: Sequence[float]) -> None:
         """A forward of ``size`` decode steps took ``took_s``; ``probed_s`` is t(b) as a probe has it."""
         before_s, _ = self._forward_s.get(size, (took_s, 0.0))
-        self._forward_s[size] = (_smooth(before_s, took_s), now_s)
+        self._forward_s[size] = (smoothed(before_s, took_s, WEIGHT), now_s)
         if probed_s and (expected_s := forward_s(probed_s, size)) > 0:
-            self._factor = _smooth(self._factor, took_s / expected_s)
+            self._factor = smoothed(self._factor, took_s / expected_s, WEIGHT)
 
     def forget(self, session: Hashable) -> None:
         """The session is over."""
@@ -94,7 +97,3 @@ class Turnaround:
         if not times:
             return {}
         return times | {b: took_s for b, (took_s, seen_s) in self._forward_s.items() if now_s - seen_s <= FRESH_S}
-
-
-def _smooth(old: float, new: float) -> float:
-    return old + WEIGHT * (new - old)
