@@ -17,7 +17,7 @@ from swarm.core.announcement import Reach, State
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.core.spans import Span
-from swarm.core.text import clip
+from swarm.core.text import clip, legible
 from swarm.health.picture.advice import advice
 from swarm.health.picture.chains import chains_of
 from swarm.health.picture.figures import rounded, rounded_or_none, stats_of, together, window_s
@@ -250,8 +250,8 @@ def _server(sight: Sight, seen: Seen, checkable: set[PeerId]) -> ServerState:
     return ServerState(
         peer=peer,
         short=peer[-SHORT_CHARS:],
-        name=told.public_name,
-        region=told.region,
+        name=legible(told.public_name),
+        region=legible(told.region),
         condition=state,
         since_at=sight.at,
         seen_at=max(seen.seen_at, heard.heard_at or 0.0),
@@ -262,7 +262,7 @@ def _server(sight: Sight, seen: Seen, checkable: set[PeerId]) -> ServerState:
         head=told.head,
         embeddings=told.embeddings,
         numerics=str(told.numerics),
-        software=told.software,
+        software=legible(told.software),
         started_at=told.started_s,
         reach=told.reach.value,
         memory_bytes=told.memory_bytes,
