@@ -14,12 +14,8 @@ from contextlib import suppress
 from random import SystemRandom
 from typing import Any, NoReturn
 
-from swarm.core.accusation import Accusation
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError, PeerUnreachableError
-from swarm.core.ids import ModelId
-from swarm.core.listing import Listing
-from swarm.core.model_entry import ModelEntry
 from swarm.core.records import AnyRecord, key_of
 from swarm.dht.clock_watch import ClockWatch
 from swarm.dht.hivemind_circle import HivemindCircle
@@ -29,15 +25,15 @@ from swarm.dht.hivemind_writer import REPLICAS, Writer
 from swarm.dht.judge import Judge
 from swarm.dht.keeper import Keeper
 from swarm.dht.limits import KEYS_PER_ANSWER
-from swarm.dht.model_index import one_per_model
 from swarm.dht.options import DirectoryOptions
 from swarm.dht.reader import Reader
+from swarm.dht.reads import Reads
 from swarm.dht.storage import bound
 
 _log = logging.getLogger(__name__)
 
 
-class HivemindDirectory:
+class HivemindDirectory(Reads):
     """A node of the DHT on somebody else's libp2p daemon. Create it with ``create``; closing leaves the daemon be."""
 
     def __init__(
@@ -49,12 +45,12 @@ class HivemindDirectory:
         initial: Sequence[tuple[str, str]],
         options: DirectoryOptions,
     ) -> None:
+        super().__init__(Reader(self._fetch, judge, clock, options, SystemRandom()))
         self._node = node
         self._judge = judge
         self._options = options
         self._storage = bound(node.protocol, clock, gate.longest_s, max_bytes=options.held_bytes)
         self._writer = Writer(node, clock, options.replicas_known_s)
-        self._reader = Reader(self._fetch, judge, clock, options, SystemRandom())
         circle = HivemindCircle(node, clock, options, self._bounded, self._writer.forget)
         self._clock_watch = ClockWatch(circle, clock, SystemRandom())
         self._watching: asyncio.Task[NoReturn] | None = None
@@ -136,30 +132,6 @@ class HivemindDirectory:
                 "no node of the directory stored the record",
                 hint="check this machine's clock and its connection to the initial peers",
             )
-
-    async def servers(self, model: ModelId) -> list[Listing]:
-        """See ``Directory.servers``."""
-        return await self._reader.servers(model)
-
-    async def server(self, model: ModelId, peer: str) -> Listing | None:
-        """See ``Directory.server``."""
-        return await self._reader.server(model, peer)
-
-    async def models(self) -> list[ModelEntry]:
-        """See ``Directory.models``."""
-        return one_per_model(await self._reader.entries())
-
-    async def entries(self) -> list[ModelEntry]:
-        """See ``Directory.entries``."""
-        return await self._reader.entries()
-
-    async def accusations(self, model: ModelId, subjects: Sequence[str]) -> list[Accusation]:
-        """See ``Directory.accusations``."""
-        return await self._reader.accusations(model, subjects)
-
-    async def shard_depth(self, model: ModelId) -> int:
-        """See ``Directory.shard_depth``."""
-        return self._reader.shard_depth(model)
 
     async def close(self) -> None:
         """See ``Directory.close``."""

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from swarm.core.accusation import Accusation
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
-from swarm.core.ids import ModelId
-from swarm.core.listing import Listing
-from swarm.core.model_entry import ModelEntry
 from swarm.core.records import CLOCK_SKEW_S, AnyRecord, key_of
 from swarm.dht.judge import Judge
 from swarm.dht.limits import MAX_SUBKEYS
-from swarm.dht.model_index import one_per_model
 from swarm.dht.options import DirectoryOptions
 from swarm.dht.reader import Reader
+from swarm.dht.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,7 @@ class MemoryDirectoryStore:
         return found
 
 
-class MemoryDirectory:
+class MemoryDirectory(Reads):
     """One node's door to a ``MemoryDirectoryStore``. ``dropped`` counts the bad records it met, by reason."""
 
     def __init__(self, store: MemoryDirectoryStore, options: DirectoryOptions | None = None) -> None:
@@ -88,7 +84,7 @@ class MemoryDirectory:
         self._store = store
         self._closed = False
         self._judge = Judge(options.remembered_bytes)
-        self._reader = Reader(self._fetch, self._judge, store.clock, options, Random(0))
+        super().__init__(Reader(self._fetch, self._judge, store.clock, options, Random(0)))
 
     @property
     def dropped(self) -> Counter[str]:
@@ -100,30 +96,6 @@ class MemoryDirectory:
         lasting = record.expires_s <= self._store.clock.wall_s() + record.LIFETIME_S + CLOCK_SKEW_S
         if not (lasting and self._store.put(key_of(record), record.peer, signed, expires_s=record.expires_s)):
             raise NetworkError("no node of the directory stored the record", hint="check this machine's clock")
-
-    async def servers(self, model: ModelId) -> list[Listing]:
-        """See ``Directory.servers``."""
-        return await self._reader.servers(model)
-
-    async def server(self, model: ModelId, peer: str) -> Listing | None:
-        """See ``Directory.server``."""
-        return await self._reader.server(model, peer)
-
-    async def models(self) -> list[ModelEntry]:
-        """See ``Directory.models``."""
-        return one_per_model(await self._reader.entries())
-
-    async def entries(self) -> list[ModelEntry]:
-        """See ``Directory.entries``."""
-        return await self._reader.entries()
-
-    async def accusations(self, model: ModelId, subjects: Sequence[str]) -> list[Accusation]:
-        """See ``Directory.accusations``."""
-        return await self._reader.accusations(model, subjects)
-
-    async def shard_depth(self, model: ModelId) -> int:
-        """See ``Directory.shard_depth``."""
-        return self._reader.shard_depth(model)
 
     async def close(self) -> None:
         """See ``Directory.close``; the other nodes' doors stay open."""
