@@ -11,11 +11,12 @@ from typing import Annotated
 
 import msgspec
 
-from swarm.core.errors import BadProofError, ConfigError, ExpiredReceiptError, MisuseError, ProtocolViolation
+from swarm.core.errors import BadProofError, ConfigError, ExpiredReceiptError, ProtocolViolation
 from swarm.core.ids import SECRET_BYTES, SESSION_BYTES
 from swarm.core.keys import SIGNATURE_BYTES, Identity, verify
 from swarm.core.limits import MAX_CONTEXT_TOKENS, MAX_LAYERS, MAX_RECEIPT_BYTES, MAX_STAGE_NUMBERS
 from swarm.core.spans import Span
+from swarm.verification.signed.canonical import read_canonical
 from swarm.verification.signed.leaves import RECEIVED, SENT, Leaf
 from swarm.verification.signed.merkle import HASH_BYTES, leaf_hash, merkle_root
 
@@ -115,15 +116,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def parse(cls, data: bytes) -> Receipt:
         """Read canonical bytes; raise ``ProtocolViolation`` for anything ``canonical`` would not write."""
-        try:
-            if len(data) > MAX_RECEIPT_BYTES:
-                raise ProtocolViolation(f"a receipt of {len(data)} bytes")
-            receipt = _decoder.decode(data)
-        except (msgspec.DecodeError, MisuseError, RecursionError) as error:
-            raise ProtocolViolation(f"malformed receipt: {error}") from error
-        if receipt.canonical() != data:
-            raise ProtocolViolation("a receipt in another than its canonical form")
-        return receipt
+        return read_canonical(data, _decoder, most_bytes=MAX_RECEIPT_BYTES, what="receipt", error=ProtocolViolation)
 
 
 class SignedReceipt(msgspec.Struct, frozen=True, array_like=True):
