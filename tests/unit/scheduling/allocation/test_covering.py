@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
+from groups_by_hand import most_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,24 +23,6 @@ def bins(draw: st.DrawFn, largest: int = 7) -> tuple[tuple[int, ...], int]:
     layers = draw(st.integers(1, 70))
     capacities = draw(st.lists(st.integers(1, layers), min_size=1, max_size=largest))
     return tuple(sorted(capacities, reverse=True)), layers
-
-
-def most_groups(capacities: tuple[int, ...], layers: int) -> int:
-    """The most groups that these servers make, all of them looked at."""
-
-    @cache
-    def most(left: tuple[int, ...]) -> int:
-        if sum(left) < layers:
-            return 0
-        # The first server is in some group, or in none.
-        best = most(left[1:])
-        for size in range(len(left)):
-            for others in itertools.combinations(range(1, len(left)), size):
-                if left[0] + sum(left[index] for index in others) >= layers:
-                    best = max(best, 1 + most(tuple(c for i, c in enumerate(left) if i and i not in others)))
-        return best
-
-    return most(capacities)
 
 
 def fewest_servers(capacities: tuple[int, ...], layers: int) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import cache
 from random import Random
 
 import pytest
+from groups_by_hand import most_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,22 +75,10 @@ def test_known_numbers_of_pipelines(capacities: tuple[int, ...], pipelines: int,
 
 def fewest_servers(capacities: tuple[int, ...], layers: int) -> dict[int, int]:
     """s*(k) by k, over every set of servers and every way to group it."""
-
-    @cache
-    def most(left: tuple[int, ...]) -> int:
-        if sum(left) < layers:
-            return 0
-        best = most(left[1:])
-        for size in range(len(left)):
-            for others in itertools.combinations(range(1, len(left)), size):
-                if left[0] + sum(left[index] for index in others) >= layers:
-                    best = max(best, 1 + most(tuple(c for i, c in enumerate(left) if i and i not in others)))
-        return best
-
     found = {0: 0}
     for size in range(1, len(capacities) + 1):
         for chosen in itertools.combinations(sorted(capacities), size):
-            found.setdefault(most(chosen), size)
+            found.setdefault(most_groups(chosen, layers), size)
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 from desks import CLIENT, NOW_S, SERVER, desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proofs_at_hand import opening_of
 
 from swarm.core.errors import ProtocolViolation
 from swarm.server.record.notary import LEAF_BYTES_HELD, Notary
@@ -19,7 +20,7 @@ from swarm.server.record.replay_log import Encoding, ReplayBudget
 from swarm.verification.signed.compact import ReceiptChain
 from swarm.verification.signed.leaves import Answers, Leaf, digest_rows, id_hashes, row_hashes, step_leaves
 from swarm.verification.signed.merkle import leaf_hash, merkle_root
-from swarm.verification.signed.receipts import NO_HASH, WINDOW_ROWS, Opening, countersign
+from swarm.verification.signed.receipts import WINDOW_ROWS, countersign
 from swarm.wire.evidence import Countersign, Settled, Signed
 from swarm.wire.messages import Message
 
@@ -28,19 +29,7 @@ RAW = Encoding("raw", "float32", HIDDEN)
 PLENTY = 10**9
 
 
-OPENING = Opening(
-    signer=SERVER.peer_id,
-    client=CLIENT.peer_id,
-    session=bytes(16),
-    nonce=bytes(16),
-    stage=0,
-    start=0,
-    end=1,
-    model="m@r#0123456789abcdef",
-    calibration=NO_HASH,
-    numerics="float32",
-    commitment=bytes(32),
-)
+OPENING = opening_of(SERVER, "m@r#0123456789abcdef", client=CLIENT.peer_id)
 
 
 def tensor(rows: Sequence[tuple[int, int]], salt: int) -> bytes:
