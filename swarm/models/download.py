@@ -165,6 +165,16 @@ class Expected:
     size: int | None = None
 
 
+def put(path: Path, data: bytes) -> None:
+    """Write a small file so that a reader finds it as it was or as it will be. Raises ``OSError``.
+
+    A power cut may take it back; then it is asked for again.
+    """
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_bytes(data)
+    os.replace(unfinished, path)
+
+
 def download(
     locate: Locate,
     target: Path,

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from swarm.core.errors import DownloadError, ModelError
-from swarm.models.download import disk_errors
+from swarm.models.download import disk_errors, put
 from swarm.models.files import ModelFiles, text_config
 from swarm.models.folder import INDEX, MAX_JSON_BYTES, chat_template, no_safetensors, parse_index, read_json
 from swarm.models.hub_client import hub_errors, quiet_bar
@@ -85,9 +85,7 @@ def _listing(repo_id: str, revision: str, cache: Path) -> _Listing:
 def _remember(path: Path, listing: dict[str, Any]) -> None:
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(listing), encoding="utf-8")
-        os.replace(unfinished, path)
+        put(path, json.dumps(listing).encode())
 
 
 def _ask_hub(repo_id: str, revision: str) -> dict[str, Any]:

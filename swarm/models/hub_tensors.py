@@ -8,7 +8,6 @@ On disk, under the commit's folder: ``S`` a whole shard, checked by the hub's sh
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from swarm.core.errors import DownloadError, ModelError
-from swarm.models.download import CHECKING, Expected, Remote, RemoteBytes, disk_errors, download
+from swarm.models.download import CHECKING, Expected, Remote, RemoteBytes, disk_errors, download, put
 from swarm.models.folder import by_file, locate_tensors, read_exactly
 from swarm.models.hub_client import hub_errors, quiet_bar
 from swarm.models.progress import Progress
@@ -149,9 +148,7 @@ class HubTensors:
             header = self._download_header(file, size)
             with disk_errors(self._repo.folder):
                 kept.parent.mkdir(parents=True, exist_ok=True)
-                unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
-                unfinished.write_bytes(header)
-                os.replace(unfinished, kept)
+                put(kept, header)
         return parse_header(kept.read_bytes(), file=file, file_size=size)
 
     def _download_header(self, file: str, size: int) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from swarm.core.errors import DownloadError
-from swarm.models.download import Locate, RemoteBytes
+from swarm.models.download import Locate, RemoteBytes, put
 from swarm.models.progress import Progress
 from swarm.models.safetensors_file import TensorInfo
 
@@ -45,9 +45,7 @@ class SparseShard:
         """Strike a tensor whose bytes turned out wrong, so that the next fetch brings it again."""
         kept = {held: digest for held, digest in self.journal().items() if held != name}
         text = "".join(f"{json.dumps(entry)}\n" for entry in kept.items())
-        partial = self.journal_path.with_name(f"{self.journal_path.name}.{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, self.journal_path)
+        put(self.journal_path, text.encode())
 
     def fetch(self, infos: Mapping[str, TensorInfo], progress: Progress) -> None:
         """Fetch those of ``infos`` (names as in the shard) that are not held yet; what arrived survives a failure.
