@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from swarm.core.text import clip
 
 MAX_PEER_MESSAGE_CHARS = 1000
@@ -197,12 +199,16 @@ class BadLogitsError(SwarmError):
 
 
 class ChainOpenError(SwarmError):
-    """Some servers of a chain did not accept; ``failures`` holds each one's error by peer id."""
+    """Some servers of a chain did not accept; ``failures`` holds each one's error by peer id.
 
-    def __init__(self, failures: dict[str, SwarmError]) -> None:
+    ``links`` are pairs of peer ids of which one did not reach the other: their servers are among the failures.
+    """
+
+    def __init__(self, failures: dict[str, SwarmError], links: Iterable[tuple[str, str]] = ()) -> None:
         worst = next(iter(failures.values()))
         super().__init__(worst.message, hint=worst.hint)
         self.failures = failures
+        self.links = frozenset(links)
 
 
 class GenerationInterruptedError(SwarmError):

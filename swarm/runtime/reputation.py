@@ -1,4 +1,5 @@
-"""What this machine makes of other peers, on its disk: standings, marks, proofs and the ledger. Never rolled back.
+"""What this machine makes of other peers, on its disk: standings, marks, proofs and the ledger. Never rolled back;
+what was not proven is over in its time (``strikes``), or when the user forgives it.
 
 A write is on the disk when it returns, which may take some milliseconds: in an event loop, call it by
 ``asyncio.to_thread`` where somebody waits for something else. Reads are from memory or a few microseconds long.
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,20 +25,32 @@ from swarm.core.limits import MAX_PROOF_BYTES
 from swarm.runtime.database_file import DatabaseFile
 from swarm.runtime.folders import data_folder
 from swarm.runtime.reputation_file import REPUTATIONS
+from swarm.runtime.reputation_rows import (
+    changes,
+    keep_newest,
+    note_event,
+    put_single,
+    put_standing,
+    read_standing,
+    stored_apart,
+    stored_ledger,
+    stored_standing,
+    withhold,
+)
 from swarm.verification.allegation import ProofKind
+from swarm.verification.standings.apart import Apart, Broken, Kept
 from swarm.verification.standings.ledger import Ledger
-from swarm.verification.standings.strikes import Apart, Standing
+from swarm.verification.standings.strikes import Standing, dated, forgiven, lapsed
 
 __all__ = ["IN_MEMORY", "Event", "KeptProof", "Known", "ProofKind", "ReputationStore", "open_reputation"]
 
 IN_MEMORY = ":memory:"
 FILE_NAME = "reputation.sqlite"
-MAX_PEERS = 100_000
-"""Beyond, those without audits, strikes and ejection are forgotten, the ones not heard of for longest first."""
-MAX_EVENTS = 10_000
 MAX_JUDGED = 100_000
 MAX_ACCUSATIONS = 10_000
 MAX_PROOFS = 1024
+BY_WORD = 2
+"""In the table of judged proofs: it holds, as others say who computed it again."""
 MAX_PROOFS_BYTES = 512 * 1024 * 1024
 """Beyond, the oldest are forgotten; whoever was ejected by them stays so."""
 
@@ -79,7 +91,7 @@ class KeptProof:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    ejected: frozenset[PeerId]
+    ejected: dict[PeerId, Standing]
     apart: Apart
 
 
@@ -117,15 +129,18 @@ class ReputationStore:
     # -- standings ------------------------------------------------------------------------------------------
 
     def standing(self, peer: PeerId) -> Standing:
-        """That of a stranger for a peer that is not known."""
+        """As it is now; that of a stranger for a peer that is not known."""
         with self._file.reading() as database:
-            return _standing(database, peer)
+            return lapsed(stored_standing(database, peer), self._clock.wall_s())
 
     def known(self) -> list[Known]:
         """Every peer that has a standing, in order of id."""
         with self._file.reading() as database:
             rows = database.execute("SELECT peer, standing, error, changed_s FROM peers ORDER BY peer").fetchall()
-        return [Known(PeerId(peer), _read_standing(data), error, when) for peer, data, error, when in rows]
+        now_s = self._clock.wall_s()
+        return [
+            Known(PeerId(peer), lapsed(read_standing(data), now_s), error, when) for peer, data, error, when in rows
+        ]
 
     def change(
         self, peer: PeerId, transition: Callable[[Standing], Standing], *, error: float | None = None
@@ -137,45 +152,79 @@ class ReputationStore:
         """
         now_s = self._clock.wall_s()
         with self._file.writing() as database:
-            before = _standing(database, peer)
-            after = transition(before)
-            if after != before or error is not None:
-                _put_standing(database, peer, after, error, now_s)
-            for what in _told(before, after):
-                _note(database, now_s, peer, what)
-            if (after.strikes or after.ejected) and not (before.strikes or before.ejected):
-                ledger = _ledger(database)
-                ledger.strike(peer)
-                _put_single(database, "ledger", ledger.to_bytes())
+            stored = stored_standing(database, peer)
+            before = lapsed(stored, now_s)
+            after = dated(before, transition(before), now_s)
+            if after != stored or error is not None:
+                put_standing(database, peer, after, error, now_s)
+            for what in (*changes(stored, before), *changes(before, after)):
+                note_event(database, now_s, peer, what)
+            withhold(database, peer, stored, after)
+        self._marks = None
+        return after
+
+    def forgive(self, peer: PeerId, *, proven: bool = False) -> Standing:
+        """Hold nothing unproven against ``peer`` any more: strikes, a term, accusations, broken links. The rest too
+        if ``proven``; its proofs are kept and count no more, but another one would. Returns what is left.
+        """
+        now_s = self._clock.wall_s()
+        with self._file.writing() as database:
+            stored = stored_standing(database, peer)
+            after = forgiven(lapsed(stored, now_s), proven=proven)
+            if after != stored:
+                put_standing(database, peer, after, None, now_s)
+                withhold(database, peer, stored, after)
+            database.execute("DELETE FROM accusations WHERE subject = ?", (peer,))
+            put_single(database, "apart", msgspec.msgpack.encode(stored_apart(database).without(peer)))
+            note_event(database, now_s, peer, "forgiven" + (", what was proven too" if proven else ""))
         self._marks = None
         return after
 
     # -- marks for routing ----------------------------------------------------------------------------------
 
     def ejected(self) -> frozenset[PeerId]:
-        """Whom this node does not deal with any more."""
-        return self._current().ejected
+        """Whom this node does not deal with, for good or at this moment."""
+        ejected = self._current().ejected
+        if not ejected:
+            return frozenset()
+        now_s = self._clock.wall_s()
+        return frozenset(peer for peer, known in ejected.items() if not known.passing or lapsed(known, now_s).ejected)
 
-    def apart(self) -> Apart:
-        """Who may not be put side by side."""
-        return self._current().apart
+    def apart(self) -> Kept:
+        """Who may not be put side by side now."""
+        return self._current().apart.at(self._clock.wall_s())
+
+    def broken_links(self) -> tuple[Broken, ...]:
+        """Every pair whose link broke that is remembered, kept apart now or not."""
+        return self._current().apart.pairs
+
+    def take_links(self, links: tuple[Broken, ...]) -> None:
+        """Remember of broken links what another store does, and nothing else."""
+        with self._file.writing() as database:
+            put_single(database, "apart", msgspec.msgpack.encode(Apart(links)))
+        self._marks = None
 
     def keep_apart(self, one: PeerId, other: PeerId) -> None:
-        """A link between the two broke: never put them side by side again. ``MisuseError`` if they are one."""
+        """A link between the two broke: keep them apart, the longer the more often. ``MisuseError`` if they are one."""
+        now_s = self._clock.wall_s()
         with self._file.writing() as database:
-            before = _apart(database)
-            if not before.allow(one, other):
+            before = stored_apart(database)
+            after = before.and_also(one, other, now_s)
+            if after == before:
                 return
-            _put_single(database, "apart", msgspec.msgpack.encode(before.and_also(one, other)))
-            _note(database, self._clock.wall_s(), one, f"kept apart from {other}: their link broke")
+            put_single(database, "apart", msgspec.msgpack.encode(after))
+            times = after.pairs[-1].times
+            again = f" again, {times} times by now" if times > 1 else ""
+            note_event(database, now_s, one, f"kept apart from {other}: their link broke{again}")
         self._marks = None
 
     def _current(self) -> _Marks:
         with self._file.reading() as database:
             version, marks = self._file.version(), self._marks
             if marks is None or marks[0] != version:
-                rows = database.execute("SELECT peer FROM peers WHERE ejected").fetchall()
-                marks = version, _Marks(frozenset(PeerId(peer) for (peer,) in rows), _apart(database))
+                rows = database.execute("SELECT peer, standing FROM peers WHERE ejected").fetchall()
+                ejected = {PeerId(peer): read_standing(data) for peer, data in rows}
+                marks = version, _Marks(ejected, stored_apart(database))
                 self._marks = marks
             return marks[1]
 
@@ -194,7 +243,7 @@ class ReputationStore:
             known = database.execute("SELECT 1 FROM accusations WHERE subject = ? AND digest = ?", asked).fetchone()
             database.execute("INSERT OR REPLACE INTO accusations VALUES (?, ?, ?)", (*asked, until_s))
             database.execute("DELETE FROM accusations WHERE until_s <= ?", (self._clock.wall_s(),))
-            _keep_newest(database, "accusations", MAX_ACCUSATIONS)
+            keep_newest(database, "accusations", MAX_ACCUSATIONS)
         return known is None
 
     def accused(self) -> frozenset[PeerId]:
@@ -205,19 +254,26 @@ class ReputationStore:
             ).fetchall()
         return frozenset(PeerId(subject) for (subject,) in rows) - self.ejected()
 
-    def judge(self, digest: bytes, *, proven: bool) -> None:
-        """The proof of this digest was checked here: it holds, or it does not. Accusations by it are settled."""
+    def judge(self, digest: bytes, *, proven: bool, by_word: bool = False) -> None:
+        """The proof of this digest was checked here: it holds, or it does not. Accusations by it are settled.
+
+        ``by_word``: it holds by the word of others, and only for as long as what followed from it counts.
+        """
         with self._file.writing() as database:
-            entry = digest, int(proven), self._clock.wall_s()
+            entry = digest, BY_WORD if proven and by_word else int(proven), self._clock.wall_s()
             database.execute("INSERT OR REPLACE INTO judged VALUES (?, ?, ?)", entry)
             database.execute("DELETE FROM accusations WHERE digest = ?", (digest,))
-            _keep_newest(database, "judged", MAX_JUDGED)
+            keep_newest(database, "judged", MAX_JUDGED)
 
     def verdict(self, digest: bytes) -> bool | None:
-        """Whether the proof of this digest holds; None if it was never checked here."""
+        """Whether the proof of this digest holds; None if it was never checked here, or is to be checked again."""
         with self._file.reading() as database:
             row = database.execute("SELECT proven FROM judged WHERE digest = ?", (digest,)).fetchone()
-        return None if row is None else bool(row[0])
+            if row is None or row[0] != BY_WORD:
+                return None if row is None else bool(row[0])
+            kept = database.execute("SELECT subject FROM proofs WHERE digest = ?", (digest,)).fetchone()
+            standing = Standing() if kept is None else lapsed(stored_standing(database, kept[0]), self._clock.wall_s())
+        return True if standing.strikes or standing.ejected else None
 
     # -- proofs ---------------------------------------------------------------------------------------------
 
@@ -256,7 +312,7 @@ class ReputationStore:
     def ledger(self) -> Ledger:
         """A copy of the ledger as it is."""
         with self._file.reading() as database:
-            return _ledger(database)
+            return stored_ledger(database)
 
     def change_ledger(self, work: Callable[[Ledger], T]) -> T:
         """Let ``work`` change the ledger, in one transaction; returns what it returns. If it raises, nothing changed.
@@ -264,16 +320,16 @@ class ReputationStore:
         ``work`` may not use the store.
         """
         with self._file.writing() as database:
-            ledger = _ledger(database)
+            ledger = stored_ledger(database)
             result = work(ledger)
             ledger.forget_expired(self._clock.wall_s())
-            _put_single(database, "ledger", ledger.to_bytes())
+            put_single(database, "ledger", ledger.to_bytes())
         return result
 
     def note(self, peer: PeerId, what: str) -> None:
         """Note an event about ``peer``."""
         with self._file.writing() as database:
-            _note(database, self._clock.wall_s(), peer, what)
+            note_event(database, self._clock.wall_s(), peer, what)
 
     def events(self, peer: PeerId | None = None) -> list[Event]:
         """What was noted, about ``peer`` or about everybody, in order of time."""
@@ -299,78 +355,3 @@ def open_reputation(path: Path | str | None, clock: Clock) -> ReputationStore:
         _log.warning("no data folder that can be written: what is learnt of servers is forgotten when this ends")
         return ReputationStore(IN_MEMORY, clock)
     return ReputationStore(chosen, clock)
-
-
-def _standing(database: sqlite3.Connection, peer: str) -> Standing:
-    row = database.execute("SELECT standing FROM peers WHERE peer = ?", (peer,)).fetchone()
-    return Standing() if row is None else _read_standing(row[0])
-
-
-def _read_standing(data: bytes) -> Standing:
-    try:
-        return Standing.from_bytes(data)
-    except MisuseError as error:
-        raise ConfigError(error.message, hint=error.hint) from error
-
-
-def _put_standing(
-    database: sqlite3.Connection, peer: str, standing: Standing, error: float | None, now_s: float
-) -> None:
-    kept = bool(standing.strikes or standing.ejected or standing.audited)
-    new = database.execute("SELECT 1 FROM peers WHERE peer = ?", (peer,)).fetchone() is None
-    database.execute(
-        "INSERT INTO peers VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (peer) DO UPDATE SET standing = ?2,"
-        " ejected = ?3, kept = ?4, error = coalesce(?5, error), changed_s = ?6",
-        (peer, standing.to_bytes(), bool(standing.ejected), kept, error, now_s),
-    )
-    if new:
-        database.execute(
-            "DELETE FROM peers WHERE peer IN (SELECT peer FROM peers WHERE NOT kept ORDER BY changed_s"
-            " LIMIT max(0, (SELECT count(*) FROM peers) - ?))",
-            (MAX_PEERS,),
-        )
-
-
-def _told(before: Standing, after: Standing) -> list[str]:
-    """The events that lead from one standing to the next."""
-    told = [f"strike {len(before.strikes) + n + 1}" for n in range(len(after.strikes) - len(before.strikes))]
-    if after.raised > before.raised:
-        told.append(f"its next {after.raised} windows are all audited")
-    if after.ejected != before.ejected:
-        told.append(f"ejected: {after.ejected}")
-    return told
-
-
-def _apart(database: sqlite3.Connection) -> Apart:
-    data = _single(database, "apart")
-    try:
-        return Apart() if data is None else msgspec.msgpack.decode(data, type=Apart)
-    except msgspec.MsgspecError as error:
-        raise ConfigError("a damaged entry in the store of reputations", hint="restore it from a copy") from error
-
-
-def _ledger(database: sqlite3.Connection) -> Ledger:
-    data = _single(database, "ledger")
-    return Ledger() if data is None else Ledger.from_bytes(data)
-
-
-def _single(database: sqlite3.Connection, name: str) -> bytes | None:
-    row = database.execute("SELECT value FROM singles WHERE name = ?", (name,)).fetchone()
-    return None if row is None else bytes(row[0])
-
-
-def _put_single(database: sqlite3.Connection, name: str, value: bytes) -> None:
-    database.execute("INSERT OR REPLACE INTO singles VALUES (?, ?)", (name, value))
-
-
-def _note(database: sqlite3.Connection, now_s: float, peer: str, what: str) -> None:
-    number = database.execute("INSERT INTO events (time_s, peer, what) VALUES (?, ?, ?)", (now_s, peer, what)).lastrowid
-    database.execute("DELETE FROM events WHERE number <= ?", ((number or 0) - MAX_EVENTS,))
-
-
-def _keep_newest(database: sqlite3.Connection, table: str, most: int) -> None:
-    database.execute(
-        f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} ORDER BY rowid"
-        f" LIMIT max(0, (SELECT count(*) FROM {table}) - ?))",
-        (most,),
-    )

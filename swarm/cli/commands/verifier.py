@@ -251,8 +251,7 @@ class _Run:
         model = await self.trust.client()
         for peer in self.store.ejected():
             model.reputation.change(peer, partial(_as_known, self.store.standing(peer)))
-        for pair in self.store.apart().pairs:
-            model.reputation.keep_apart(*pair)
+        model.reputation.take_links(self.store.broken_links())
         return model
 
     def _say_ready(self, info: SpanInfo, peer: PeerId) -> None:

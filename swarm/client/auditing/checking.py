@@ -31,7 +31,7 @@ def check_proofs(model: AsyncSwarmModel, calibration: Calibration) -> None:
     async def verify(data: bytes) -> object:
         return await convict(data, references, calibration, thresholds, length_matters=files.length_matters)
 
-    model.jury.verify = verify
+    model.jury.verify, model.jury.own_weights = verify, False
 
 
 def audit_traffic(model: AsyncSwarmModel, calibration: Calibration, *, mb_per_h: float) -> TrafficAuditor:

@@ -19,7 +19,15 @@ from swarm.client.auditing.reference import Reference
 from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.ids import PeerId
 from swarm.verification.challenges.audits import AuditPlan
-from swarm.verification.standings.strikes import Policy, Standing, audit_asked, struck, window_audited, window_void
+from swarm.verification.standings.strikes import (
+    TRUSTED,
+    Policy,
+    Standing,
+    audit_asked,
+    struck,
+    window_audited,
+    window_void,
+)
 from swarm.verification.verdicts.judging import arbitrate_window
 from swarm.verification.verdicts.verdict import Outcome, Ruling
 from swarm.verification.verdicts.whitening import Rows
@@ -118,6 +126,7 @@ def consequences(record: SessionRecord, trial: Trial, policy: Policy) -> dict[Pe
     it had sent. Auditors: a strike if the other two agree against one. That an auditor was right counts nowhere: audits
     can be told by their shape, and whoever computes only those would earn its way out of probation. A session gives
     each peer one strike at most. Where the rows before the judged ones are not the suspect's own, nobody is struck.
+    Proven is what the own replica found: two others may lie together, and what is fetched is not signed.
     """
     steps: dict[PeerId, list[Transition]] = {}
     audit, suspect = trial.audit, trial.audit.stage.peer
@@ -135,7 +144,8 @@ def consequences(record: SessionRecord, trial: Trial, policy: Policy) -> dict[Pe
     if audit.failure is not None and audit.failure.kind == "contradiction":
         struck_now.add(suspect)
     for peer in struck_now:
-        steps.setdefault(peer, []).append(_struck(policy, record.session))
+        proven = peer in trial.convicted and audit.reference == TRUSTED
+        steps.setdefault(peer, []).append(_struck(policy, record.session, proven=proven))
     for _, ruling in trial.rulings:
         unsure = ruling.suspects if ruling.void else (suspect,) * (not audit.attested)
         for peer in unsure:
@@ -153,8 +163,8 @@ def _audited(policy: Policy, audit: StageAudit, window: AuditedWindow) -> Transi
     )
 
 
-def _struck(policy: Policy, occasion: bytes) -> Transition:
-    return lambda standing: struck(standing, policy, occasion)
+def _struck(policy: Policy, occasion: bytes, *, proven: bool) -> Transition:
+    return lambda standing: struck(standing, policy, occasion, proven=proven)
 
 
 def _in_turn(transitions: Sequence[Transition]) -> Transition:

@@ -218,13 +218,13 @@ class Chain:
             if not self._members and any(member.number in self._diagnosis.lost for member in order):
                 raise AttemptFailed(())
         except BaseException as error:
-            failures: dict[str, SwarmError] = {}
+            failed: ChainOpenError | None = None
             if isinstance(error, AttemptFailed) or self._interrupted:
                 told = error.failures if isinstance(error, AttemptFailed) else ()
-                failures = blame(attempt, told, self._diagnosis, _numbers(self._members))
+                failed = blame(attempt, told, self._diagnosis, _numbers(self._members))
             self._undo(attempt)
-            if failures:
-                raise ChainOpenError(failures) from error
+            if failed is not None:
+                raise failed from error
             raise
         finally:
             self._attempt = None

@@ -15,7 +15,7 @@ from swarm.client.chains.mend_plan import Replays, clash, replays
 from swarm.client.evidence.known import hashes_of
 from swarm.client.evidence.receipts import Mended
 from swarm.client.plan import Feed
-from swarm.core.errors import PeerUnreachableError, ProtocolViolation, SwarmError
+from swarm.core.errors import ChainOpenError, PeerUnreachableError, ProtocolViolation, SwarmError
 from swarm.core.limits import PROTOCOL_MAJOR
 from swarm.wire.fields import PREFILL_LANE
 from swarm.wire.messages import Downstream, Open, Relink, Relinked, Replay, Replayed, Upstream
@@ -311,11 +311,11 @@ class Attempt:
 
 def blame(
     attempt: Attempt, failures: Sequence[Failure], diagnosis: Diagnosis, stayed: Collection[int]
-) -> dict[str, SwarmError]:
+) -> ChainOpenError | None:
     """Whom a failed attempt failed by, with what to tell people: ``failures``, and whoever was lost meanwhile.
 
     They are noted against the servers. Where only a link broke it is the newcomers at its ends, if there are any
-    beside those that ``stayed``, else both ends.
+    beside those that ``stayed``, else both ends. None if nobody is to blame.
     """
     blamed: dict[str, SwarmError] = {}
     for failure in failures:
@@ -326,9 +326,10 @@ def blame(
     for member in attempt.order:
         if member.number in lost:
             blamed.setdefault(member.peer, lost[member.number].error)
-    error = diagnosis.error(order)
-    if blamed or error is None:
-        return blamed
-    ends = {number for link in diagnosis.cuts(order, attempt.generation) for number in link}
-    new = ends - set(stayed) or ends
-    return {member.peer: error for member in attempt.order if member.number in new}
+    cuts, error = diagnosis.cuts(order, attempt.generation), diagnosis.error(order)
+    if not blamed and error is not None:
+        ends = {number for link in cuts for number in link}
+        new = ends - set(stayed) or ends
+        blamed = {member.peer: error for member in attempt.order if member.number in new}
+    peers = {member.number: member.peer for member in attempt.order}
+    return ChainOpenError(blamed, {(peers[one], peers[other]) for one, other in cuts}) if blamed else None

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from swarm.client.plan import StagePlan
 from swarm.core.errors import NoRouteError
-from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
 from swarm.scheduling.cluster import Cluster
 from swarm.scheduling.routing import Route, RouteNeeds, Stage, find_route, price
 from swarm.scheduling.view import cluster_of
+from swarm.verification.standings.apart import NOBODY_APART, Kept
 from swarm.wire.fields import Codec
 from swarm.wire.tensors import tensor_bytes
 
@@ -32,14 +32,21 @@ class ModelShape:
 class View:
     """What a client knows of the swarm at one moment. ``client_rtt_s`` is its own round trip to servers, by peer id.
 
-    ``apart`` are pairs that may not be neighbours in a chain. ``ejected`` servers were left out of ``listings``.
+    ``apart`` are pairs that may not be neighbours in a chain, as long as there is another. ``ejected`` servers were
+    left out of ``listings``.
     """
 
     shape: ModelShape
     listings: Sequence[Listing]
     client_rtt_s: Mapping[str, float]
-    apart: Sequence[tuple[PeerId, PeerId]] = ()
+    apart: Kept = NOBODY_APART
     ejected: int = 0
+
+    @property
+    def last_resort(self) -> View | None:
+        """Where only the pairs that are shut are kept apart; None if these are all."""
+        left = self.apart.shut
+        return replace(self, apart=replace(self.apart, pairs=left)) if left < self.apart.pairs else None
 
     def best(self, needs: RouteNeeds, salt: int = 0) -> Route:
         """The fastest chain for ``needs``; raises ``NoRouteError`` with the reason if there is none.
@@ -102,7 +109,11 @@ class View:
         if row_bytes is None:
             row_bytes = max(map(self._row_bytes, listings), default=0)
         return cluster_of(
-            listings, self.shape.layers, activation_bytes=row_bytes, client_rtt_s=self.client_rtt_s, apart=self.apart
+            listings,
+            self.shape.layers,
+            activation_bytes=row_bytes,
+            client_rtt_s=self.client_rtt_s,
+            apart=self.apart.pairs,
         )
 
     def _row_bytes(self, listing: Listing) -> int:

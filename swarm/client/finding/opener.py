@@ -126,10 +126,10 @@ class ChainOpener:
 
         A server that refuses or cannot be reached is left out and the rest routed again. A busy one is left out too,
         by the client's next sessions as well, but when nothing else is left the client waits as long as it was asked
-        to, up to ``busy_timeout_s``. Where somebody does not answer a second chain is tried beside the first. A chain
-        whose servers turn out slower than the view had it gives way to a better one, ``MAX_REROUTES`` times at most.
-        Raises ``NoRouteError`` that names the missing layers, the last server's own error if that says more, or
-        ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
+        to, up to ``busy_timeout_s``. Links that broke lately are the last resort. Where somebody does not answer a
+        second chain is tried beside the first. A chain whose servers turn out slower than the view had it gives way to
+        a better one, ``MAX_REROUTES`` times at most. Raises ``NoRouteError`` that names the missing layers, the last
+        server's own error if that says more, or ``PeerUnreachableError`` after ``open_timeout_s`` of failures.
         """
         with span("swarm.open", {"swarm.kv_tokens": kv_tokens, "swarm.priority": priority}) as seen:
 
@@ -170,6 +170,8 @@ class ChainOpener:
             search.avoided = frozenset()
         elif search.busy:
             await self._wait(search, report)
+        elif not search.resort and view.last_resort is not None:
+            search.resort = True
         elif search.pardon():
             await self._view.look(fresh=True)
         else:
@@ -294,6 +296,9 @@ class ChainOpener:
     def _note(self, error: ChainOpenError, search: Search) -> None:
         """Sort the servers that did not accept, and remember those that were not there."""
         now_s = self._clock.monotonic_s()
+        for one, other in error.links:
+            self._view.links.note(PeerId(one), PeerId(other), now_s)
+            search.cut()
         for name, failure in error.failures.items():
             peer = PeerId(name)
             if isinstance(failure, BusyError):

@@ -18,7 +18,11 @@ from swarm.core.errors import (
 )
 from swarm.core.ids import PeerId
 from swarm.scheduling.routing import Route, RouteNeeds, Stage
+from swarm.verification.standings.apart import NOBODY_APART
 from swarm.wire.fields import Priority
+
+MAX_CUTS = 4
+"""Links that one search finds broken, after each of which whoever was lost is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,17 @@ class Search:
     audit_secret: bytes = field(default_factory=draw_secret, repr=False)
     gone: dict[PeerId, SwarmError] = field(default_factory=dict)
     busy: dict[PeerId, Told] = field(default_factory=dict)
+    pardoned: dict[PeerId, SwarmError] = field(default_factory=dict)
     looked_again: bool = False
     asked_again: bool = False
+    resort: bool = False
+    """Links that broke may be tried again: there is no other chain."""
+    cuts: int = 0
+
+    def cut(self) -> None:
+        """A link did not come about, and is left out from now on: its ends may do beside others, a few times over."""
+        self.cuts += 1
+        self.asked_again &= self.cuts > MAX_CUTS
 
     def pardon(self) -> bool:
         """Let those be asked once more that were there and fell silent or left: they may be back. False if nobody is.
@@ -59,8 +72,12 @@ class Search:
             return False
         self.asked_again = True
         for peer in lost:
-            del self.gone[peer]
+            self.pardoned[peer] = self.gone.pop(peer)
         return True
+
+    def over(self, view: View) -> View:
+        """``view``, with links that broke where they are the last resort."""
+        return (self.resort and view.last_resort) or view
 
     @property
     def kv_tokens(self) -> int:
@@ -73,6 +90,7 @@ class Search:
         all the same: they know best, and say how long to wait. Raises ``NoRouteError`` if that does not do either.
         """
         needs = replace(self.needs, excluded=frozenset(self.gone) | frozenset(self.busy) | self.avoided | silent)
+        view = self.over(view)
         try:
             return view.best(needs, salt)
         except NoRouteError:
@@ -81,15 +99,17 @@ class Search:
     def better(self, view: View, route: Route, gain: float, salt: int) -> Route | None:
         """The chain to take instead of the opened ``route``, as its servers told their load; None to keep it."""
         excluded = (frozenset(self.gone) | frozenset(self.busy) | self.avoided) - set(route.peers)
-        before = replace(view, listings=without_own(view.listings, route.peers, self.kv_tokens))
+        before = replace(self.over(view), listings=without_own(view.listings, route.peers, self.kv_tokens))
         return before.better(route, replace(self.needs, excluded=excluded), gain=gain, salt=salt)
 
 
 def explain(error: NoRouteError, search: Search, view: View) -> SwarmError:
     """The route's reason, unless servers that were tried and failed say more, and have not left meanwhile."""
     listed = {listing.peer for listing in view.listings}
-    gone = {peer: failure for peer, failure in search.gone.items() if peer in listed}
+    gone = {peer: failure for peer, failure in {**search.pardoned, **search.gone}.items() if peer in listed}
+    view = search.over(view)
     if not gone and not _possible(search.needs, view):
+        error = _while_apart(error, search.needs, view)
         return _without_ejected(error, view.ejected) if view.ejected else error
     if not gone:
         return PromptTooLongError(
@@ -108,6 +128,13 @@ def _without_ejected(error: NoRouteError, ejected: int) -> NoRouteError:
         f"{error.message}; {servers} left out, ejected for what they did",
         hint="start another server; `python -m swarm reputation` says who is ejected, and why",
     )
+
+
+def _while_apart(error: NoRouteError, needs: RouteNeeds, view: View) -> NoRouteError:
+    """With when a link that broke is tried again, if that is what is missing."""
+    if not view.apart.shut or not _possible(needs, replace(view, apart=NOBODY_APART)):
+        return error
+    return NoRouteError(f"{error.message}; one is tried again in {view.apart.opens_in_s:.0f} s", hint=error.hint)
 
 
 def _possible(needs: RouteNeeds, view: View) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from swarm.client.finding.choice import ModelShape, View
 from swarm.client.finding.distances import Distances
+from swarm.client.finding.links import Links
 from swarm.client.finding.loads import Loads
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
@@ -30,7 +31,7 @@ class _Read:
 
 
 class SwarmView:
-    """What this client knows of the servers of one model. ``loads`` is for its owner to keep up to date.
+    """What this client knows of the servers of one model. ``loads`` and ``links`` are for its owner to keep up to date.
 
     Whoever is ejected at the moment of a look is not in it, so nobody routes to him.
     """
@@ -45,6 +46,7 @@ class SwarmView:
         reputation: ReputationStore,
     ) -> None:
         self.loads = Loads()
+        self.links = Links()
         self._directory = directory
         self._clock = clock
         self._model = model
@@ -77,9 +79,11 @@ class SwarmView:
         listings = () if self._last is None else self._last.listings
         ejected = self._reputation.ejected()
         welcome = [listing for listing in listings if listing.peer not in ejected]
-        present = self.loads.over(welcome, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        present = self.loads.over(welcome, now_s)
         left_out = len(listings) - len(welcome)
-        return View(self._shape, present, self._distances.known(), self._reputation.apart().pairs, left_out)
+        apart = self._reputation.apart().and_those(self.links.at(now_s))
+        return View(self._shape, present, self._distances.known(), apart, left_out)
 
     async def _read(self) -> _Read:
         """Ask the directory, together with everybody else who is asking."""

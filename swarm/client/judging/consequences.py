@@ -18,7 +18,11 @@ _log = logging.getLogger(__name__)
 
 
 class Consequences:
-    """Of every settled session: ejection for equivocation, a strike for a lie, broken links kept apart, credit."""
+    """Of every settled session: ejection for equivocation, a strike for a lie, broken links kept apart, credit.
+
+    Nobody else can check a lie: it is this client's books against the server's word, and the books may be wrong. So
+    such strikes expire, and what they eject for is a term.
+    """
 
     def __init__(self, store: ReputationStore, jury: Jury, me: PeerId, policy: Policy | None = None) -> None:
         self._store = store
@@ -45,7 +49,7 @@ class Consequences:
 
     def _struck(self, peer: PeerId, occasion: bytes) -> None:
         def transition(standing: Standing) -> Standing:
-            return struck(standing, self._policy, occasion)
+            return struck(standing, self._policy, occasion, proven=False)
 
         self._store.change(peer, transition)
 

@@ -67,7 +67,9 @@ class JuryParts:
 class Jury:
     """One node's judgement of what is said about the servers of one model.
 
-    ``verify`` may be set at any time. ``accuser`` tells others of what was found true; None: nobody is told.
+    ``verify`` may be set at any time; ``own_weights`` is False where it asks others, whose word is no proof: what
+    follows from it ends, and then the proof is judged anew, by whom the lot falls on. ``accuser`` tells others of what
+    was found true; None: nobody is told.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Jury:
         chance: Random | None = None,
     ) -> None:
         self.verify = verify
+        self.own_weights = True
         self._parts = parts
         self._listed = listed
         self._accuser = accuser
@@ -201,7 +204,7 @@ class Jury:
             _log.debug("proof %s cannot be judged here: %s", case.digest.hex()[:16], error)
             self._docket.set_aside(case, now_s())
         else:
-            await self._convict("fraud", data, charge)
+            await self._convict("fraud", data, charge, proven=self.own_weights)
             self._docket.proven(case)
 
     async def _fetched(self, case: Case) -> bytes | None:
@@ -239,26 +242,28 @@ class Jury:
         except SwarmError as error:
             _log.info("a proof of %s does not hold: %s", kind, error)
             return False
-        await self._convict(kind, data, charge)
+        await self._convict(kind, data, charge, proven=kind == "equivocation" or verified or self.own_weights)
         return True
 
-    async def _convict(self, kind: ProofKind, data: bytes, charge: Allegation) -> None:
+    async def _convict(self, kind: ProofKind, data: bytes, charge: Allegation, *, proven: bool) -> None:
         """What this node checked counts: in its own book, and as its own word to others."""
-        standing = await asyncio.to_thread(self._enter, kind, data, charge)
+        standing = await asyncio.to_thread(self._enter, kind, data, charge, proven=proven)
         fate = f"ejected ({standing.ejected})" if standing.ejected else "struck"
         _log.warning("server %s is %s: %s", charge.subject[-8:], fate, charge.what)
         if self._accuser is not None:
             await self._accuser.accuse(charge.subject, kind, data)
 
-    def _enter(self, kind: ProofKind, data: bytes, charge: Allegation) -> Standing:
+    def _enter(self, kind: ProofKind, data: bytes, charge: Allegation, *, proven: bool) -> Standing:
         store, policy = self._parts.store, self._policy
         digest = store.keep_proof(charge.subject, kind, data)
 
         def transition(standing: Standing) -> Standing:
-            return equivocated(standing) if kind == "equivocation" else struck(standing, policy, charge.session)
+            if kind == "equivocation":
+                return equivocated(standing)
+            return struck(standing, policy, charge.session, proven=proven)
 
         standing = store.change(charge.subject, transition)
-        store.judge(digest, proven=True)  # last: a crash before it has the proof judged again, which changes nothing
+        store.judge(digest, proven=True, by_word=not proven)  # last: after a crash it is judged again, to no effect
         return standing
 
 

@@ -12,6 +12,7 @@ from swarm.client.finding.ground import Ground
 from swarm.client.finding.opener import BUSY_JITTER, OpenChain
 from swarm.client.recovery.casualties import Casualties, Mercy
 from swarm.client.recovery.outlook import Outlook
+from swarm.client.recovery.relinks import Relinks
 from swarm.client.recovery.standbys import Reserve, StandbyKeeper, stages_of
 from swarm.client.recovery.targets import Damage, Find, finder, patched, patches_for, wide_patches
 from swarm.client.results import ChainStage, Heal, Progress, ProgressCallback, served_by
@@ -76,7 +77,7 @@ class Healer:
         self._all_late = False
         self._proven = True
         self._counted: set[int] = set()
-        self._relinked: set[tuple[PeerId, PeerId]] = set()
+        self._relinks = Relinks(ground.view.links, ground.clock)
         self.chain.on_pace = self._paced
 
     @property
@@ -117,12 +118,13 @@ class Healer:
     def progressed(self) -> None:
         """A step came through: whatever happens next is new trouble."""
         self._proven = True
-        if self._attempts or self._all_late or self._relinked:
+        self._relinks.progressed(self.chain.stages)
+        if self._attempts or self._all_late:
             self._progressed()
 
     def _progressed(self) -> None:
         self._attempts, self._waited_s, self._all_late = 0, 0.0, False
-        self._relinked.clear()
+        self._relinks.rest()
 
     def blame_tail(self, error: SwarmError) -> None:
         """What the last server answered is wrong: it is lost."""
@@ -191,10 +193,10 @@ class Healer:
                 raise PeerLostError(f"{why}; {MAX_ATTEMPTS} others in a row did no better", peer=self._first_lost())
             try:
                 outlook, patches = await self._choose()
-                self._check_relinks(patches)
+                self._relinks.check(self.chain.stages, self.chain.cuts, patches)
             except NoRouteError as error:
                 await self._wait(error, patience_s)
-                self._relinked.clear()
+                self._relinks.rest()
                 continue
             before = self.chain.stages
             if await self._attempt(outlook, patches, keep, feed_for):
@@ -225,8 +227,18 @@ class Healer:
                 with suppress(NoRouteError):
                     return outlook, patches_for(damage, self._find(outlook, damage, mercy))
             if fresh is not None or limit_s is None:
-                return outlook, wide_patches(damage, self._find(outlook, damage, Mercy.RETURNED))
+                return self._last_ways(outlook, damage)
             limit_s = None
+
+    def _last_ways(self, outlook: Outlook, damage: Damage) -> tuple[Outlook, list[Patch]]:
+        """Over more places than are lost, then over links that broke before."""
+        try:
+            return outlook, wide_patches(damage, self._find(outlook, damage, Mercy.RETURNED))
+        except NoRouteError:
+            if (view := outlook.view.last_resort) is None:
+                raise
+        outlook = Outlook(view)
+        return outlook, patches_for(damage, self._find(outlook, damage, Mercy.RETURNED))
 
     async def _look_again(self, limit_s: float | None) -> Outlook | None:
         """A fresh view; None if the directory does not answer, or not within ``limit_s``."""
@@ -254,21 +266,6 @@ class Healer:
         if self._options.mixed_numerics:
             needs.append(replace(needs[0], numerics="any"))
         return finder(outlook, stages_of(damage.stages), needs, self._reserve.at)
-
-    def _check_relinks(self, patches: Sequence[Patch]) -> None:
-        """Two that are to reach each other anew do so once; ``NoRouteError`` if they tried it a moment ago."""
-        covered = {place for patch in patches for place in range(patch.first, patch.end)}
-        stages = self.chain.stages
-        for first, second in sorted(self.chain.cuts):
-            if covered & {first, second}:
-                continue
-            pair = stages[first].peer, stages[second].peer
-            if pair in self._relinked:
-                raise NoRouteError(
-                    f"servers {stages[first].short} and {stages[second].short} do not reach each other, and nobody can "
-                    f"stand in for layers {stages[first].span} or {stages[second].span}"
-                )
-            self._relinked.add(pair)
 
     async def _attempt(self, outlook: Outlook, patches: Sequence[Patch], keep: int, feed_for: FeedFor) -> bool:
         """One mend; False if it failed, with everybody noted who was at fault."""
@@ -325,6 +322,7 @@ class Healer:
         if not self._proven and self.heals and not self.heals[-1].replaced_by:  # a link made anew that did not hold
             heal = replace(heal, pause_s=heal.pause_s + self.heals.pop().pause_s)
         self._proven = False
+        self._relinks.seated()
         self._counted.clear()
         self.heals.append(replace(heal, lost=served_by(lost), replaced_by=served_by(newcomers)))
         numerics = {str(stage.announcement.numerics) for stage in (*lost, *self.chain.stages)}

@@ -17,7 +17,7 @@ from swarm.verification.signed.receipts import Opening
 
 
 class Account(msgspec.Struct, array_like=True):
-    """Token-layers of one peer: ``earned``, and ``withheld`` because of a strike."""
+    """Token-layers of one peer: ``earned``, and ``withheld`` while a strike counts."""
 
     earned: int = 0
     withheld: int = 0
@@ -90,11 +90,19 @@ class Ledger:
         return paid
 
     def strike(self, peer: str) -> None:
-        """A proof against ``peer`` was verified: all it has earned and will earn is withheld."""
+        """Something is held against ``peer``: all it has earned and will earn is withheld, until ``pardon``."""
         account = self._state.accounts.setdefault(peer, Account())
         account.struck = True
         account.withheld += account.earned
         account.earned = 0
+
+    def pardon(self, peer: str) -> None:
+        """What was held against ``peer`` is over: what was withheld is its own again."""
+        account = self._state.accounts.get(peer)
+        if account is not None and account.struck:
+            account.struck = False
+            account.earned += account.withheld
+            account.withheld = 0
 
     def forget_expired(self, now_s: float) -> None:
         """Drop what is only kept against receipts that have expired; nothing is paid for those any more."""

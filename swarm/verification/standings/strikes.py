@@ -1,7 +1,12 @@
 """What one node makes of another over time: probation, audit rate, strikes, ejection. A state and its transitions.
 
-Local: every node keeps its own, and acts only on what it saw or on proofs that it checked itself. Nothing here is
-ever forgiven by time (DESIGN 9): a strike that expired would invite the slow cheater.
+Local: every node keeps its own, and acts only on what it saw or on proofs that it checked itself. What was proven, to
+anybody or by this node's own weights, is never forgiven by time (DESIGN 9): such a strike that expired would invite the
+slow cheater. What rests on this node's own books or on the word of others, and nobody else could check, is not
+*proven*: a fault there, or two who lie together, must not eject the honest for good. It ejects for a *term* that grows
+each time; after it the server is on probation, and one such failure more is enough for the next.
+
+The transitions know no time: ``dated`` says when what they did happened, ``lapsed`` what is over by now.
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ from dataclasses import dataclass
 import msgspec
 
 from swarm.core.errors import ConfigError, MisuseError
-from swarm.core.ids import PeerId
 from swarm.verification.standings.answering import Requests, shuns_audits
+from swarm.verification.standings.apart import DAY_S, Pauses
 from swarm.verification.standings.sequential import FALSE_ALARM, Suspicion
 from swarm.verification.verdicts.verdict import Outcome
 
@@ -22,8 +27,12 @@ MAX_REFERENCES = 16
 """Auditors whose comparisons are kept apart for one server; beyond, the one with the least evidence is dropped."""
 MAX_OCCASIONS = 64
 """Strikes kept by name; after ejection more of them change nothing."""
-MAX_APART = 4096
-"""Pairs of neighbours with a broken link that are remembered; beyond, the oldest is forgotten."""
+TERMS = Pauses(3600.0, 4.0, 30 * DAY_S)
+"""For how long an ejection lasts that was not proven: an hour, 4 h, 16 h, 2.7 days, 10.7 days, 30 days."""
+UNPROVEN_S = 30 * DAY_S
+"""So long a strike counts that was not proven."""
+TERMS_KEPT_S = 90 * DAY_S
+"""So long after a term's end the next is a longer one, and one strike enough for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +66,20 @@ class Evidence(msgspec.Struct, frozen=True, array_like=True):
     accused: bool = False
 
 
+class Unproven(msgspec.Struct, frozen=True, array_like=True):
+    """A strike by this node's books or others' word alone, since the wall time ``since_s``; 0: not dated yet."""
+
+    occasion: bytes
+    since_s: float = 0.0
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What is known of one server. The default is that of a stranger.
 
     ``audited``: windows audited that counted. ``raised``: windows that are still to be audited at rate 1.
-    ``strikes``: the occasions, each once. ``ejected``: why, or nothing. ``voided``: windows about which arbitration
-    could say nothing: a mark for routing, nothing more.
+    ``strikes``: the occasions, each once; ``unproven`` are those among them that expire. ``ejected``: why, or nothing.
+    ``voided``: windows about which arbitration could say nothing: a mark for routing, nothing more. ``passing``: the
+    ejection is not proven, and ends at the wall time ``until_s``; ``terms`` so many such ejections still count.
     """
 
     audited: int = 0
@@ -73,6 +90,10 @@ class Standing(msgspec.Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
     audits: Requests = Requests()
     traffic: Requests = Requests()
+    unproven: tuple[Unproven, ...] = ()
+    passing: bool = False
+    until_s: float = 0.0
+    terms: int = 0
 
     def to_bytes(self) -> bytes:
         """For the local store."""
@@ -111,9 +132,9 @@ def window_audited(
     ``error`` is e against ``reference``, ``ceiling`` what an honest server may reach (``sequential.honest_ceiling``),
     None where nobody knows: for mixtures of experts without own thresholds, and for rows as a lossy codec left them.
     It feeds the sequential test of that reference alone, for an auditor that lies a little could else accuse anybody
-    without ever being outvoted: ejection takes the own replica's evidence, or that of two auditors. An auditor's
-    standing deserves the same window with the roles exchanged. A hard failure by itself is no strike: arbitration
-    confirms it (``struck``) or not.
+    without ever being outvoted: ejection takes the own replica's evidence, or that of two auditors, and then it is for
+    a term, for these may lie together. An auditor's standing deserves the same window with the roles exchanged. A hard
+    failure by itself is no strike: arbitration confirms it (``struck``) or not.
     """
     if outcome is Outcome.UNCOUNTED:
         return standing
@@ -125,7 +146,8 @@ def window_audited(
     )
     accusers = {entry.reference for entry in evidence if entry.accused}
     if TRUSTED in accusers or len(accusers) >= 2:
-        return _eject(changed, "its errors are above what honest servers reach, window after window")
+        reason = "its errors are above what honest servers reach, window after window"
+        return _eject(changed, reason, proven=TRUSTED in accusers)
     return changed
 
 
@@ -144,25 +166,36 @@ def _with_window(
     return tuple(known.values())
 
 
-def struck(standing: Standing, policy: Policy, occasion: bytes) -> Standing:
+def struck(standing: Standing, policy: Policy, occasion: bytes, *, proven: bool = True) -> Standing:
     """After a confirmed hard failure. ``occasion`` names what it was about, best the session: it gives one strike.
 
     For what goes wrong once in a session (a flipped bit in a cache) goes wrong in every window after it. A second
-    strike for the same occasion changes nothing. Raises the audit rate; what is kept of the server's earlier work
-    deserves audits too.
+    strike for the same occasion changes nothing, but that it may be ``proven`` now. Raises the audit rate; what is kept
+    of the server's earlier work deserves audits too. K strikes eject; for good if K of them are proven. After a term
+    one is enough for the next.
     """
-    if occasion in standing.strikes or len(standing.strikes) >= MAX_OCCASIONS:
+    unproven, strikes = standing.unproven, standing.strikes
+    if occasion in strikes:
+        if not proven or all(entry.occasion != occasion for entry in unproven):
+            return standing
+        unproven = tuple(entry for entry in unproven if entry.occasion != occasion)
+    elif len(strikes) >= MAX_OCCASIONS:
         return standing
-    changed = msgspec.structs.replace(
-        standing, strikes=(*standing.strikes, occasion), raised=max(standing.raised, policy.escalation_windows)
-    )
-    count = len(changed.strikes)
-    return _eject(changed, f"{count} confirmed failures") if count >= policy.strikes_to_eject else changed
+    else:
+        strikes = (*strikes, occasion)
+        unproven = unproven if proven else (*unproven, Unproven(occasion))
+    raised = max(standing.raised, policy.escalation_windows)
+    changed = msgspec.structs.replace(standing, strikes=strikes, unproven=unproven, raised=raised)
+    count, most = len(strikes), policy.strikes_to_eject
+    if count + bool(standing.terms) < most:
+        return changed
+    reason = f"{count} confirmed failures" if count >= most else "it failed again after it was let back in"
+    return _eject(changed, reason, proven=count - len(unproven) >= most)
 
 
 def equivocated(standing: Standing) -> Standing:
     """After two different receipts with one counter, both signed: ejection on sight."""
-    return _eject(standing, "it signed two different receipts with one counter")
+    return _eject(standing, "it signed two different receipts with one counter", proven=True)
 
 
 def accused(standing: Standing, policy: Policy) -> Standing:
@@ -181,34 +214,79 @@ def traffic_asked(standing: Standing, *, answered: bool) -> Standing:
 
 
 def audit_asked(standing: Standing, policy: Policy, *, answered: bool) -> Standing:
-    """After a challenge or a request for rows to audit. Answering those more rarely than traffic is a strike."""
+    """After a challenge or a request for rows to audit. Answering those more rarely than traffic is a strike.
+
+    By this node's count alone, so it is not proven.
+    """
     audits = standing.audits.one_more(answered=answered)
     changed = msgspec.structs.replace(standing, audits=audits)
     if not shuns_audits(audits, standing.traffic, false_alarm=policy.false_alarm):
         return changed
-    return struck(changed, policy, b"unanswered audits %d" % audits.asked)
+    return struck(changed, policy, b"unanswered audits %d" % audits.asked, proven=False)
 
 
-def _eject(standing: Standing, reason: str) -> Standing:
-    return standing if standing.ejected else msgspec.structs.replace(standing, ejected=reason)
+def _eject(standing: Standing, reason: str, *, proven: bool) -> Standing:
+    if standing.ejected and not (standing.passing and proven):
+        return standing
+    until_s = standing.until_s if standing.terms and not proven else 0.0
+    return msgspec.structs.replace(standing, ejected=reason, passing=not proven, until_s=until_s)
 
 
-class Apart(msgspec.Struct, frozen=True):
-    """Pairs of servers whose common link broke: nobody knows which of them lies, so they are not put side by side.
+# -- time ---------------------------------------------------------------------------------------------------
 
-    In the order in which they came; within a pair the smaller id first.
+
+def dated(before: Standing, after: Standing, now_s: float) -> Standing:
+    """``after``, to which a transition led at the wall time ``now_s``: a new term begins, new strikes have a date."""
+    unproven = tuple(entry if entry.since_s else Unproven(entry.occasion, now_s) for entry in after.unproven)
+    dated = msgspec.structs.replace(after, unproven=unproven)
+    if not after.passing or before.passing or after.until_s > now_s:
+        return dated
+    terms = after.terms + 1
+    return msgspec.structs.replace(dated, terms=terms, until_s=now_s + TERMS.after(terms))
+
+
+def lapsed(standing: Standing, now_s: float) -> Standing:
+    """What is left of a dated standing at the wall time ``now_s``.
+
+    At the end of a term the server is let back in on probation: with its proven strikes and the evidence of own
+    weights, without what others found, and without counts of answers that would tell against it at once. Dates in the
+    future are of a clock that was wrong: what they stand for is over.
     """
+    if standing.passing and not now_s < standing.until_s <= now_s + TERMS.most_s:
+        standing = _let_back(standing)
+    old = {entry.occasion for entry in standing.unproven if not 0.0 <= now_s - entry.since_s < UNPROVEN_S}
+    if old and not standing.passing:
+        standing = _without_strikes(standing, old)
+    if standing.terms and not standing.passing and now_s >= standing.until_s + TERMS_KEPT_S:
+        standing = msgspec.structs.replace(standing, terms=0, until_s=0.0)
+    return standing
 
-    pairs: tuple[tuple[PeerId, PeerId], ...] = ()
 
-    def and_also(self, one: PeerId, other: PeerId) -> Apart:
-        """With the pair ``one`` and ``other``; ``MisuseError`` if they are the same."""
-        if one == other:
-            raise MisuseError("a server is no neighbour of its own")
-        pair = (min(one, other), max(one, other))
-        others = tuple(known for known in self.pairs if known != pair)
-        return Apart((*others, pair)[-MAX_APART:])
+def forgiven(standing: Standing, *, proven: bool = False) -> Standing:
+    """As if nothing unproven had been held against it, terms included; if ``proven``, that of a stranger."""
+    if proven:
+        return Standing()
+    left = _let_back(standing) if standing.passing else _without_strikes(standing, _occasions(standing))
+    evidence = tuple(entry for entry in left.evidence if entry.reference == TRUSTED)
+    raised = left.raised if left.strikes else 0
+    return msgspec.structs.replace(left, evidence=evidence, raised=raised, terms=0, until_s=0.0)
 
-    def allow(self, one: PeerId, other: PeerId) -> bool:
-        """True if the two may be neighbours in a chain, in either order."""
-        return (min(one, other), max(one, other)) not in self.pairs
+
+def _let_back(standing: Standing) -> Standing:
+    evidence = tuple(entry for entry in standing.evidence if entry.reference == TRUSTED)
+    left = _without_strikes(standing, _occasions(standing))
+    return msgspec.structs.replace(
+        left, ejected="", passing=False, audited=0, evidence=evidence, audits=Requests(), traffic=Requests()
+    )
+
+
+def _occasions(standing: Standing) -> set[bytes]:
+    return {entry.occasion for entry in standing.unproven}
+
+
+def _without_strikes(standing: Standing, occasions: set[bytes]) -> Standing:
+    return msgspec.structs.replace(
+        standing,
+        strikes=tuple(occasion for occasion in standing.strikes if occasion not in occasions),
+        unproven=tuple(entry for entry in standing.unproven if entry.occasion not in occasions),
+    )

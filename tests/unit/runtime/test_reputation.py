@@ -9,24 +9,29 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
-from swarm.runtime import database_file, reputation
+from swarm.runtime import database_file, reputation, reputation_rows
 from swarm.runtime.clock import SystemClock, VirtualClock
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore, open_reputation
+from swarm.verification.standings.apart import BROKEN
 from swarm.verification.standings.ledger import Account, Ledger
 from swarm.verification.standings.strikes import (
+    TERMS,
     TRUSTED,
+    UNPROVEN_S,
     Policy,
     Standing,
     accused,
     audit_rate,
     equivocated,
+    on_probation,
     struck,
     traffic_asked,
     window_audited,
@@ -58,7 +63,8 @@ def test_a_stranger_has_the_standing_of_one_and_is_not_listed(store: ReputationS
     assert store.events() == []
     assert store.proofs() == []
     assert store.ejected() == frozenset() == store.accused()
-    assert store.apart().pairs == ()
+    assert store.apart().pairs == frozenset()
+    assert store.broken_links() == ()
 
 
 def test_a_transition_is_kept_over_restarts(tmp_path: Path, clock: VirtualClock) -> None:
@@ -117,13 +123,104 @@ def test_ejection_is_seen_by_whoever_has_the_file_open(tmp_path: Path, clock: Vi
         assert one.apart().allow(ALICE, BOB)
 
 
-def test_a_pair_is_kept_apart_once(store: ReputationStore) -> None:
+async def test_a_pair_is_kept_apart_once_for_a_while_and_longer_when_it_breaks_again(
+    store: ReputationStore, clock: VirtualClock
+) -> None:
     store.keep_apart(CAROL, BOB)
     store.keep_apart(BOB, CAROL)
-    assert store.apart().pairs == ((BOB, CAROL),)
+    assert store.apart().pairs == store.apart().shut == {(BOB, CAROL)}
     assert len(store.events()) == 1
+    await clock.advance(BROKEN.apart.first_s)
+    assert store.apart().allow(BOB, CAROL)
+    store.keep_apart(BOB, CAROL)
+    await clock.advance(BROKEN.apart.first_s)
+    assert not store.apart().allow(BOB, CAROL)
+    assert [link.times for link in store.broken_links()] == [2]
+    with ReputationStore(IN_MEMORY, clock) as other:
+        other.take_links(store.broken_links())
+        assert other.apart() == store.apart()
+    assert store.events()[-1].what.endswith("their link broke again, 2 times by now")
     with pytest.raises(MisuseError):
         store.keep_apart(BOB, BOB)
+
+
+def test_pairs_of_older_files_are_long_past(store: ReputationStore) -> None:
+    with store._file.writing() as database:
+        old = msgspec.msgpack.encode({"pairs": [[BOB, CAROL]]})
+        database.execute("INSERT INTO singles VALUES ('apart', ?)", (old,))
+    store._marks = None
+    assert store.apart().allow(BOB, CAROL)
+    assert [link.pair for link in store.broken_links()] == [(BOB, CAROL)]
+
+
+def lied(occasion: bytes) -> Callable[[Standing], Standing]:
+    return lambda was: struck(was, POLICY, occasion, proven=False)
+
+
+async def test_what_was_not_proven_ejects_for_a_term_and_then_for_longer(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as store, ReputationStore(path, clock) as other:
+        store.change_ledger(lambda ledger: ledger._state.accounts.update({ALICE: Account(earned=96)}))
+        store.change(ALICE, lied(b"one"))
+        assert store.change(ALICE, lied(b"two")).ejected == "2 confirmed failures"
+        assert store.events()[-1].what == "ejected for 1 h: 2 confirmed failures"
+        assert store.ledger().account(ALICE).withheld == 96
+        await clock.advance(TERMS.first_s - 1.0)
+        assert store.ejected() == other.ejected() == {ALICE}
+        await clock.advance(1.0)
+        assert store.ejected() == other.ejected() == frozenset()
+        assert [(one.standing.strikes, one.standing.ejected) for one in other.known()] == [((), "")]
+        after = other.change(ALICE, asked)
+        assert (after.terms, on_probation(after, POLICY)) == (1, True)
+        assert other.events()[-1].what == "let back in, on probation"
+        assert store.ledger().account(ALICE).earned == 96
+        assert store.change(ALICE, lied(b"three")).ejected == "it failed again after it was let back in"
+        await clock.advance(TERMS.after(2) - 1.0)
+        assert other.ejected() == {ALICE}
+        store.change(ALICE, equivocated)
+        await clock.advance(10 * TERMS.most_s)
+        assert store.ejected() == other.ejected() == {ALICE}, "a proof makes it for good"
+
+
+def test_the_user_forgives_what_was_not_proven_while_others_have_the_file_open(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as store, ReputationStore(path, clock) as other:
+        for occasion in (b"one", b"two"):
+            store.change(ALICE, lied(occasion))
+        store.accuse(ALICE, b"a" * 32, 4e9)
+        store.keep_apart(ALICE, BOB)
+        store.keep_apart(CAROL, BOB)
+        assert other.ejected() == {ALICE}
+        left = other.forgive(ALICE)
+        assert (left.strikes, left.ejected, left.terms, left.raised) == ((), "", 0, 0)
+        assert store.ejected() == store.accused() == frozenset()
+        assert store.apart().pairs == {(BOB, CAROL)}
+        assert store.events(ALICE)[-1].what == "forgiven"
+        store.change(ALICE, lambda was: struck(was, POLICY, b"three"))
+        store.change(ALICE, equivocated)
+        assert other.forgive(ALICE).ejected, "that was proven"
+        assert store.ejected() == {ALICE}
+        assert other.forgive(ALICE, proven=True) == Standing()
+        assert store.ejected() == frozenset()
+        assert not store.ledger().account(ALICE).struck
+
+
+async def test_a_proof_that_holds_by_the_word_of_others_is_judged_anew_when_its_strike_is_over(
+    store: ReputationStore, clock: VirtualClock
+) -> None:
+    digest = store.keep_proof(ALICE, "fraud", b"rows")
+    store.change(ALICE, lied(b"one"))
+    store.judge(digest, proven=True, by_word=True)
+    assert store.verdict(digest) is True
+    await clock.advance(UNPROVEN_S)
+    assert store.verdict(digest) is None
+    store.judge(digest, proven=True)
+    assert store.verdict(digest) is True
+    unknown = hashlib.sha256(b"no proof is kept").digest()
+    store.judge(unknown, proven=True, by_word=True)
+    assert store.verdict(unknown) is None
 
 
 def test_a_strike_withholds_what_was_earned_in_the_same_transaction(store: ReputationStore) -> None:
@@ -175,8 +272,13 @@ def test_an_accusation_raises_the_audit_rate_by_its_transition(store: Reputation
 async def test_what_strangers_can_cause_is_bounded(
     store: ReputationStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MAX_PEERS", "MAX_EVENTS", "MAX_JUDGED", "MAX_ACCUSATIONS"):
-        monkeypatch.setattr(reputation, name, 10)
+    for module, name in (
+        (reputation_rows, "MAX_PEERS"),
+        (reputation_rows, "MAX_EVENTS"),
+        (reputation, "MAX_JUDGED"),
+        (reputation, "MAX_ACCUSATIONS"),
+    ):
+        monkeypatch.setattr(module, name, 10)
     store.change(ALICE, equivocated)
     for number in range(30):
         peer, digest = PeerId(f"12D3KooW{number}"), number.to_bytes(32, "big")

@@ -17,7 +17,8 @@ from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.runtime.clock import VirtualClock
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
-from swarm.verification.standings.strikes import equivocated
+from swarm.verification.standings.apart import BROKEN, NOBODY_APART
+from swarm.verification.standings.strikes import TERMS, Policy, equivocated, struck
 from swarm.wire.messages import Accept
 
 Make = Callable[..., Listing]
@@ -96,8 +97,32 @@ async def test_the_ejected_are_left_out_from_that_moment_on_and_pairs_kept_apart
     assert [found.peer for found in before.listings] == ["a", "b", "c"]
     assert [found.peer for found in now.listings] == ["b", "c"]
     assert (before.ejected, now.ejected) == (0, 1)
-    assert (list(before.apart), list(now.apart)) == ([], [("b", "c")])
+    assert (before.apart, now.apart.pairs) == (NOBODY_APART, {("b", "c")})
+    assert now.last_resort is None, "it broke just now"
     assert now.cluster(None).apart == {("b", "c")}
+    await clock.advance(BROKEN.resort.first_s)
+    later = view.now()
+    assert later.cluster(None).apart == {("b", "c")}
+    assert later.last_resort is not None
+    assert later.last_resort.cluster(None).apart == frozenset()
+    view.links.note(A, PeerId("b"), clock.monotonic_s())
+    both = view.now()
+    assert both.cluster(None).apart == {("a", "b"), ("b", "c")}
+    assert both.last_resort is not None
+    assert both.last_resort.cluster(None).apart == {("a", "b")}
+    await view.close()
+
+
+async def test_who_was_ejected_for_a_term_is_back_after_it(listing: Make) -> None:
+    clock = VirtualClock()
+    reputation = ReputationStore(IN_MEMORY, clock)
+    view = viewer(clock, Shelf(clock, listing("a", 0, 4), listing("b", 0, 4)), reputation)
+    await clock.run(_several(view, 1))
+    for occasion in (b"one", b"two"):
+        reputation.change(A, lambda was, occasion=occasion: struck(was, Policy(), occasion, proven=False))
+    assert [found.peer for found in view.now().listings] == ["b"]
+    await clock.advance(TERMS.first_s)
+    assert [found.peer for found in view.now().listings] == ["a", "b"]
     await view.close()
 
 
