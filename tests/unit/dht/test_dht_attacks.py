@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records_at_hand import announced
 
 from swarm.core.announcement import Announcement, State
 from swarm.core.errors import NetworkError
@@ -19,7 +20,6 @@ from swarm.core.limits import MAX_RECORD_BYTES
 from swarm.core.listing import Listing
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
 from swarm.core.model_entry import ModelEntry
-from swarm.core.numerics import Numerics
 from swarm.core.records import MODELS_KEY, SignedRecord, key_of, shard_key, sign_record
 from swarm.dht.hivemind_gate import RecordGate
 from swarm.dht.hivemind_import import DHTID, DHTRecord, DictionaryDHTValue, MSGPackSerializer
@@ -36,19 +36,7 @@ NOW_S = VirtualClock().wall_s()
 
 
 def announcement(identity: Identity = VICTIM, **changes: Any) -> Announcement:
-    fields: dict[str, Any] = {
-        "model": str(MODEL),
-        "layer_count": 30,
-        "peer": identity.peer_id,
-        "start": 0,
-        "end": 10,
-        "numerics": Numerics("float32"),
-        "instance": 1,
-        "sequence": 5,
-        "started_s": NOW_S - 100,
-        "expires_s": NOW_S + 60,
-    }
-    return Announcement(**{**fields, **changes})
+    return announced(identity.peer_id, MODEL, NOW_S, **{"sequence": 5, **changes})
 
 
 def metrics(identity: Identity = VICTIM, **changes: Any) -> Metrics:

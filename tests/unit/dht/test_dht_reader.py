@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from records_at_hand import announced
 
 from swarm.core.announcement import Announcement
 from swarm.core.errors import BadRecordError, NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
-from swarm.core.numerics import Numerics
 from swarm.core.records import key_of, sign_record
 from swarm.dht.judge import Judge
 from swarm.dht.merge import Newest, supersedes
@@ -26,19 +26,7 @@ NOW_S = VirtualClock().wall_s()
 
 
 def announcement(identity: Identity, **changes: object) -> Announcement:
-    fields: dict[str, object] = {
-        "model": str(MODEL),
-        "layer_count": 30,
-        "peer": identity.peer_id,
-        "start": 0,
-        "end": 10,
-        "numerics": Numerics("float32"),
-        "instance": 1,
-        "sequence": 1,
-        "started_s": NOW_S - 1,
-        "expires_s": NOW_S + 60,
-    }
-    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+    return announced(identity.peer_id, MODEL, NOW_S, **changes)
 
 
 class Network:

@@ -10,12 +10,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records_at_hand import announced
 
 from swarm.core.announcement import Announcement, State
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
 from swarm.core.metrics import METRICS_LIFETIME_S, Metrics
-from swarm.core.numerics import Numerics
 from swarm.core.records import key_of, shard_of, sign_record
 from swarm.dht.limits import MAX_KEY_BYTES, MAX_SUBKEYS
 from swarm.dht.memory import MemoryDirectory, MemoryDirectoryStore
@@ -42,25 +42,16 @@ MANY = 10_000
 
 
 def announcement(peer: str, now_s: float, depth: int, **changes: object) -> Announcement:
+    """As large as they are."""
     fields: dict[str, object] = {
-        "model": str(MODEL),
-        "layer_count": 30,
-        "peer": peer,
-        "start": 0,
-        "end": 10,
-        "numerics": Numerics("float32"),
         "addresses": ("/ip4/203.0.113.7/tcp/31337", "/ip4/203.0.113.7/udp/31337/quic-v1"),
         "capacity_layers": 12,
         "power_layers_per_s": 100.0,
         "region": "region",
         "software": "swarm",
-        "instance": 1,
-        "sequence": 1,
-        "started_s": now_s - 100,
-        "expires_s": now_s + 60,
         "shard_depth": depth,
     }
-    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+    return announced(peer, MODEL, now_s, **{**fields, **changes})
 
 
 def metrics(peer: str, now_s: float, depth: int, peers: Sequence[str]) -> Metrics:
