@@ -24,7 +24,7 @@ from swarm.health.state import (
 )
 from swarm.health.web.feed import Encoded
 from swarm.health.web.patches import difference
-from swarm.health.web.prometheus import EventCounts, Scrape, text
+from swarm.health.web.prometheus import EventCounts, ModelLabels, Scrape, text
 
 T = TypeVar("T")
 AT = 1_800_000_000.0
@@ -47,7 +47,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     peers = [str(Identity(dice.randbytes(32)).peer_id) for _ in range(options.servers)]
     old, fresh = _state(dice, peers, 1), _state(dice, peers, 2)
     new = _mixed(old, fresh, options.changed)
-    scrape = Scrape(state=new, events=EventCounts().counts, now_s=AT, uptime_s=0.0, streams=0)
+    labels = ModelLabels()
+    labels.take(new)
+    scrape = Scrape(state=new, labels=labels, events=EventCounts().counts, now_s=AT, uptime_s=0.0, streams=0)
     return {
         "servers": options.servers,
         "state": _encoded(lambda: msgspec.json.encode(new)),

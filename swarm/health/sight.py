@@ -68,6 +68,7 @@ class Sight:
     """One model at the wall time ``at``, and its ``servers``, which all announce so many ``layers``.
 
     ``as_of`` is the moment by which the directory's records are judged, older than ``at`` while it does not answer.
+    The model was first heard of at ``since_at``. Of its servers ``most_servers`` are shown; all count.
 
     ``contacts`` are addresses to join by, for a volunteer's command; ``moves`` so many moves were seen within an hour;
     ``chains`` are the servers that were taken for stages of a chain the last time, by its label.
@@ -78,6 +79,8 @@ class Sight:
     at: float
     as_of: float
     servers: Sequence[Seen]
+    since_at: float = 0.0
+    most_servers: int = 2000
     heard: Mapping[PeerId, Heard] = field(default_factory=dict)
     repute: Mapping[PeerId, Repute] = field(default_factory=dict)
     hidden_size: int | None = None

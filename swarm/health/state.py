@@ -149,15 +149,16 @@ class CoverageState(msgspec.Struct, frozen=True, kw_only=True):
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """One model of the swarm.
 
-    ``sentence`` is what a person reads first. ``tokens_per_s`` is predicted for a new session by routing, None where
-    there is no route: in the middle of ``tokens_per_s_range``, wide while links were not measured.
-    ``served_tokens_per_s`` what all sessions got lately, by the tails' own word. ``fullness`` is
-    sessions by the knee.
+    ``since_at`` is when this page first heard of it. ``sentence`` is what a person reads first.
+    ``tokens_per_s`` is predicted for a new session by routing, None where there is no route: in the middle of
+    ``tokens_per_s_range``, wide while links were not measured. ``served_tokens_per_s`` what all sessions got lately, by
+    the tails' own word. ``fullness`` is sessions by the knee.
     """
 
     model: str
     name: str
     layers: int
+    since_at: float = 0.0
     usable: bool
     sentence: str
     missing: list[tuple[int, int]]
@@ -191,13 +192,17 @@ class EventState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObserverState(msgspec.Struct, frozen=True, kw_only=True):
-    """Who looks. ``problem`` says why what is shown may be old; ``directory_at`` when the directory last answered."""
+    """Who looks. ``problem`` says why what is shown may be old; ``directory_at`` when the directory last answered.
+
+    So many models of the index are known and not shown: ``models_left_out``.
+    """
 
     peer: str
     since_at: float
     directory_at: float | None
     problem: str
     software: str
+    models_left_out: int = 0
 
 
 class SwarmState(msgspec.Struct, frozen=True, kw_only=True):

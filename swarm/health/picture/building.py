@@ -33,8 +33,6 @@ from swarm.wire.status import StatusReport
 
 FIGURES_S = 120.0
 """Older figures of a server are not shown: they say nothing of how it is."""
-MAX_SERVERS = 2000
-"""Of a model on the page; those that serve come first."""
 SHORT_CHARS = 8
 MAX_NAME_CHARS = 120
 AUDITORS = 2
@@ -125,6 +123,7 @@ def build(sight: Sight, prediction: Prediction) -> ModelState:
         model=sight.model,
         name=clip(name, MAX_NAME_CHARS),
         layers=sight.layers,
+        since_at=sight.since_at,
         usable=usable_now,
         sentence=sentence(outlook),
         missing=[(span.start, span.end) for span in missing],
@@ -235,11 +234,15 @@ def spot_checkable(serving: Sequence[Listing]) -> set[PeerId]:
 def _servers(sight: Sight, serving: Sequence[Listing]) -> list[ServerState]:
     checkable = spot_checkable(serving)
     servers = [_server(sight, seen, checkable) for seen in sight.servers]
-    if len(servers) > MAX_SERVERS:
-        servers.sort(key=lambda server: (server.condition != "serving", server.peer))
-        del servers[MAX_SERVERS:]
+    if len(servers) > sight.most_servers:  # those that serve first, of them who has been reached for longest
+        servers.sort(key=lambda server: (server.condition != "serving", not server.reached, _since_at(sight, server)))
+        del servers[sight.most_servers :]
     servers.sort(key=lambda server: (server.start, server.end, server.peer))
     return servers
+
+
+def _since_at(sight: Sight, server: ServerState) -> tuple[float, str]:
+    return sight.heard.get(PeerId(server.peer), NOTHING_HEARD).since_at, server.peer
 
 
 def _server(sight: Sight, seen: Seen, checkable: set[PeerId]) -> ServerState:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -40,6 +41,14 @@ CREATE TABLE events (
 
 _COLUMNS = "at, tokens_per_s, served_tokens_per_s, covered_share, servers, step_p50_s, step_p99_s"
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """When a model was first heard of, and whether it was ever ``whole``: every layer served."""
+
+    first_at: float
+    whole: bool = False
 
 
 class Archive:
@@ -96,6 +105,12 @@ class Archive:
             database.executemany("INSERT OR REPLACE INTO figures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             oldest, newest = int((now_s - KEPT_S) // STEP_S), int(now_s // STEP_S)
             database.execute("DELETE FROM figures WHERE slot < ? OR slot > ?", (oldest, newest))
+
+    def models(self) -> dict[str, Past]:
+        """What is remembered of each model."""
+        with self._file.reading() as database:
+            rows = database.execute("SELECT model, min(at), max(covered_share) FROM figures GROUP BY model").fetchall()
+        return {model: Past(first_at, whole=(covered or 0.0) >= 1.0) for model, first_at, covered in rows}
 
     def history(self, model: str, hours: float, now_s: float) -> HistoryState:
         """See ``HistoryState``; where rows are missing, one of nothing stands for them."""

@@ -11,10 +11,10 @@ from swarm.core.listing import Listing
 from swarm.health.picture.advice import contacts
 from swarm.health.picture.building import Prediction, build, predict, replicas
 from swarm.health.picture.figures import rounded
-from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Seen, Sight
+from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Sight
 from swarm.health.state import ModelState
 from swarm.health.watching.quiet import carried
-from swarm.health.watching.reading import Reading
+from swarm.health.watching.reading import Evidence, ModelRead, Reading
 from swarm.health.watching.visiting import Target
 from swarm.transport.addresses import join_peer
 
@@ -22,13 +22,18 @@ CONTACTS_FROM = 8
 """Servers whose addresses are weighed for a volunteer's command, those this page has reached for longest."""
 
 
+MAX_SERVERS = 2000
+"""On a page,"""
+LEAST_SERVERS = 8
+"""and so many of a model that comes late."""
+
+
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What all models are made of; see ``Sight``. ``models`` are an id, its layers, its hidden size, its servers, and
-    the moment by which their records are judged."""
+    """What all models are made of; see ``Sight``. ``models`` are those to show, the most important first."""
 
     at: float
-    models: Sequence[tuple[str, int, int | None, Sequence[Seen], float]]
+    models: Sequence[ModelRead]
     heard: Mapping[PeerId, Heard]
     repute: Mapping[PeerId, Repute]
     contacts: Sequence[str]
@@ -44,27 +49,40 @@ class Looker:
         self._predictions: dict[str, tuple[object, Prediction]] = {}
 
     def look(self, looks: Looks) -> list[ModelState]:
-        """The models, those with servers first, then by id. Some 100 ms for 500 servers of 60 layers, on one core."""
-        states = {}
-        for model, layers, hidden_size, servers, as_of in looks.models:
-            sight = Sight(
-                model=model,
-                layers=layers,
-                at=looks.at,
-                as_of=as_of,
-                servers=servers,
-                heard=looks.heard,
-                repute=looks.repute,
-                hidden_size=self._hidden_sizes.get(model, hidden_size),
-                contacts=looks.contacts,
-                moves=looks.moves.get(model, 0),
-                chains=_stages(self._states.get(model)),
-            )
+        """The models, those with servers first. Some 100 ms for 500 servers of 60 layers, on one core.
+
+        Of all servers ``MAX_SERVERS`` and some are shown: of the first model as many as half of that, of the next half
+        of what is left, and so on.
+        """
+        states: dict[str, ModelState] = {}
+        left = MAX_SERVERS
+        for read in looks.models:
+            sight = self._sight(read, looks, max(left // 2, LEAST_SERVERS))
             prediction = self._predicted(sight, replicas(sight))
-            states[model] = carried(self._states.get(model), build(sight, prediction))
+            state = carried(self._states.get(sight.model), build(sight, prediction))
+            states[sight.model] = state
+            left = max(left - len(state.servers), 0)
         self._states = states
         self._predictions = {model: known for model, known in self._predictions.items() if model in states}
-        return sorted(states.values(), key=lambda state: (not state.servers, state.model))
+        return sorted(states.values(), key=lambda state: not state.servers)
+
+    def _sight(self, read: ModelRead, looks: Looks, most_servers: int) -> Sight:
+        model = str(read.model)
+        return Sight(
+            model=model,
+            layers=read.layers,
+            at=looks.at,
+            as_of=read.as_of(looks.at),
+            since_at=read.first_at,
+            servers=read.counting(),
+            most_servers=most_servers,
+            heard=looks.heard,
+            repute=looks.repute,
+            hidden_size=self._hidden_sizes.get(model, read.hidden_size),
+            contacts=looks.contacts,
+            moves=looks.moves.get(model, 0),
+            chains=_stages(self._states.get(model)),
+        )
 
     def _predicted(self, sight: Sight, serving: Sequence[Listing]) -> Prediction:
         """Routed again only if a record or a distance is another than the last time."""
@@ -104,6 +122,14 @@ def targets(reading: Reading) -> dict[PeerId, Target]:
             told = server.listing.announcement
             found.setdefault(server.peer, Target(told.addresses, told.instance))
     return found
+
+
+def evidence(heard: Mapping[PeerId, Heard]) -> Evidence:
+    """What this page's own questions came to."""
+    return Evidence(
+        reached={peer: known.network for peer, known in heard.items() if known.reached},
+        answered={peer for peer, known in heard.items() if known.heard_at is not None},
+    )
 
 
 def checked(repute: Mapping[PeerId, Repute]) -> set[PeerId]:

@@ -7,34 +7,43 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swarm.client.finding.snapshot import layer_count_of
 from swarm.core.announcement import State
 from swarm.core.clock import Clock
 from swarm.core.errors import ConfigError, NetworkError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
+from swarm.core.text import clip
 from swarm.dht.protocol import Directory
+from swarm.health.networks import first_network
 from swarm.health.sight import Seen
+from swarm.health.watching.archive import Past
 from swarm.models.demo import SMOLLM2
 from swarm.models.resolve import DEMO
+from swarm.scheduling.coverage import holders, usable
 
 INDEX_EVERY_S = 10.0
 """The index is read so often; it changes when models come and go."""
 MAX_MODELS = 64
-"""On one page, those with the most servers that it reaches."""
+"""On one page; see ``Reading.shown``."""
 MAX_KNOWN = 512
 """Whose servers are looked for: as many as an index can hold, so that nobody crowds out others by made-up names."""
 READ_AT_ONCE = 16
-"""Models whose servers are read in one round, those that wait longest."""
+"""Models whose servers are read in one round:"""
+FIRST = 8
+"""so many that the page would show first, in every round, and of the others those that wait longest."""
 TURNS = 4
 """Of a round, for those without servers; the rest is for those with some, so that made-up ones delay none of them."""
+MAX_GONE = 256
+"""Servers of a model that are shown after they vanished, those this page has reached before others."""
 UNREAD_S = 6.0
 """A model that was not read for so long is judged as it was then: many wait for their turn, or the directory is out."""
 GONE_S = 600.0
 """So long a server is shown whose record ran out without a goodbye,"""
 ENDED_S = 24 * 3600.0
-"""and a model without servers that nobody lists any more."""
+"""and a model that was whole, after its servers are gone and nobody lists it any more;"""
+UNLISTED_S = 60.0
+"""one that never was is forgotten then so soon."""
 ANNOUNCED_S = 60.0
 """An announcement is made for so long, mostly; so a server that nothing else is known of was there that long ago."""
 
@@ -45,11 +54,16 @@ _DEMO = f"{SMOLLM2.name}@{SMOLLM2.revision}"
 class ModelRead:
     """A model as the directory has it. ``last_at``: when somebody last spoke of it.
 
-    ``layers`` is what most of its servers say, or 0, ``hidden_size`` what most of its entries do; as long as one of
-    them says so, others who come do not change it.
+    ``layers`` is what its servers say, or 0 (``_layers``), ``hidden_size`` what most of its entries do; as long as one
+    of them says so, others who come do not change it. ``asked``: it was named whole, so it is looked for and shown
+    whoever else is there; ``first_at`` is when it was heard of first. ``whole``: servers that answer this page held all
+    of its layers at some time.
     """
 
     model: ModelId
+    asked: bool = False
+    first_at: float = 0.0
+    whole: bool = False
     layers: int = 0
     hidden_size: int | None = None
     servers: Mapping[PeerId, Seen] = field(default_factory=dict)
@@ -68,21 +82,39 @@ class ModelRead:
         return tuple(seen for seen in self.servers.values() if seen.listing.announcement.layer_count == self.layers)
 
 
-def merged(before: Mapping[PeerId, Seen], listings: Sequence[Listing], now_s: float) -> dict[PeerId, Seen]:
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What this page found out by itself: the servers that answer, each with its network, and all that ever did."""
+
+    reached: Mapping[PeerId, str] = field(default_factory=dict)
+    answered: Collection[PeerId] = ()
+
+
+NO_EVIDENCE = Evidence()
+
+
+def merged(
+    before: Mapping[PeerId, Seen], listings: Sequence[Listing], now_s: float, answered: Collection[PeerId] = ()
+) -> dict[PeerId, Seen]:
     """The servers of a model after a reading at wall time ``now_s``, those included that vanished without a goodbye.
 
     A reader keeps records until they expire, so one that is absent before has said that it goes; so has one that was
-    draining, and one that was joining never came.
+    draining, and one that was joining never came. Of those that vanished ``MAX_GONE`` are kept: who ever ``answered``
+    before others, then those seen last.
     """
     servers: dict[PeerId, Seen] = {}
     for listing in listings:
         old = before.get(listing.peer)
         servers[listing.peer] = Seen(listing, _seen_at(old, listing, now_s))
+    gone = []
     for peer, seen in before.items():
         told = seen.listing.announcement
         vanished = seen.gone or (told.expires_s <= now_s and told.state is State.ONLINE)
         if peer not in servers and vanished and now_s - seen.seen_at < GONE_S:
-            servers[peer] = Seen(Listing(seen.listing.announcement, seen.listing.record), seen.seen_at, gone=True)
+            gone.append(Seen(Listing(told, seen.listing.record), seen.seen_at, gone=True))
+    if len(gone) > MAX_GONE:
+        gone.sort(key=lambda seen: (seen.peer not in answered, -seen.seen_at))
+    servers.update((seen.peer, seen) for seen in gone[:MAX_GONE])
     return servers
 
 
@@ -116,6 +148,8 @@ class Reading:
         self._clock = clock
         self._wanted = frozenset(_DEMO if name == DEMO else name for name in wanted)
         self._index_s: float | None = None
+        self._evidence = NO_EVIDENCE
+        self._past: Mapping[str, Past] = {}
         self._turn = 0
         self.models: dict[str, ModelRead] = {}
         self.directory_at: float | None = None
@@ -123,8 +157,15 @@ class Reading:
         for name in wanted:
             self._add_wanted(name)
 
-    async def look(self) -> None:
+    def remember(self, past: Mapping[str, Past]) -> None:
+        """What an earlier run of this page knew of models."""
+        self._past = past
+        for name, model in self.models.items():
+            model.first_at, model.whole = self._known_since(name)
+
+    async def look(self, evidence: Evidence = NO_EVIDENCE) -> None:
         """One round: the index if it is due, and the servers of as many models as a round has room for."""
+        self._evidence = evidence
         try:
             now_s = self._clock.monotonic_s()
             if self._index_s is None or now_s - self._index_s >= INDEX_EVERY_S:
@@ -139,19 +180,28 @@ class Reading:
         self.problem = ""
         self.directory_at = self._clock.wall_s()
 
-    def shown(self, reached: Collection[PeerId] = ()) -> list[ModelRead]:
-        """``MAX_MODELS`` at most: records cost nothing, so servers that were ``reached`` count before others."""
-        return self._ranked(reached)[:MAX_MODELS]
+    def shown(self) -> list[ModelRead]:
+        """``MAX_MODELS`` at most: those asked for by name, then those that are or were whole, by servers that answer
+        this page, then those of which any server answers, then those with any, and of equals whoever was heard of
+        first.
+
+        So who makes up models takes no known one's place, and has to serve what he makes up to be shown at all.
+        """
+        return self._ranked()[:MAX_MODELS]
+
+    @property
+    def left_out(self) -> int:
+        """Models that are known, and not shown."""
+        return max(len(self.models) - MAX_MODELS, 0)
 
     async def _read(self, model: ModelRead) -> None:
         listings = await self._directory.servers(model.model)
         now_s = self._clock.wall_s()
-        model.servers = merged(model.servers, listings, now_s)
+        model.servers = merged(model.servers, listings, now_s, self._evidence.answered)
         model.read_at = now_s
         if listings:
             model.last_at = now_s
-            if all(listing.announcement.layer_count != model.layers for listing in listings):
-                model.layers = layer_count_of(listings, None)
+            model.layers = _layers(model.layers, listings, self._evidence.reached)
 
     def _add_wanted(self, name: str) -> None:
         """A model named whole is looked for whether or not the index has it."""
@@ -159,7 +209,16 @@ class Reading:
             model = ModelId.parse(name)
         except ConfigError:
             return
-        self.models[str(model)] = ModelRead(model)
+        self.models[str(model)] = self._met(model, asked=True)
+
+    def _met(self, model: ModelId, *, asked: bool = False) -> ModelRead:
+        """One that is heard of for the first time."""
+        first_at, whole = self._known_since(str(model))
+        return ModelRead(model, asked=asked, first_at=first_at, whole=whole, turn=self._turn)
+
+    def _known_since(self, name: str) -> tuple[float, bool]:
+        now_s, past = self._clock.wall_s(), self._past.get(name)
+        return (now_s, False) if past is None else (min(past.first_at, now_s), past.whole)
 
     def _take_index(self, entries: Sequence[ModelEntry]) -> None:
         now_s = self._clock.wall_s()
@@ -167,7 +226,11 @@ class Reading:
             model = ModelId.parse(entry.model)
             if self._wanted and not self._wanted & {entry.model, model.name, f"{model.name}@{model.revision}"}:
                 continue
-            known = self.models.setdefault(entry.model, ModelRead(model, turn=self._turn))
+            if entry.model not in self.models:
+                if clip(entry.model, len(entry.model)) != entry.model:
+                    continue  # nobody could tell it from another by what is shown of it
+                self.models[entry.model] = self._met(model)
+            known = self.models[entry.model]
             known.last_at = now_s
             if not known.servers:
                 known.layers = entry.layer_count
@@ -176,30 +239,62 @@ class Reading:
             if name in sizes and known.hidden_size not in sizes[name]:
                 known.hidden_size = next(iter(sizes[name]))
         for name, known in list(self.models.items()):
-            if not known.servers and now_s - known.last_at > ENDED_S and name not in self._wanted:
+            kept_s = ENDED_S if known.whole else UNLISTED_S
+            if not known.servers and now_s - known.last_at > kept_s and name not in self._wanted:
                 del self.models[name]
         for forgotten in self._ranked()[MAX_KNOWN:]:
             del self.models[str(forgotten.model)]
 
-    def _ranked(self, reached: Collection[PeerId] = ()) -> list[ModelRead]:
-        def rank(model: ModelRead) -> tuple[int, int, float, str]:
-            present = [peer for peer, seen in model.servers.items() if not seen.gone]
-            known = sum(peer in reached for peer in present)
-            return -known, -len(present), -model.last_at, str(model.model)
+    def _ranked(self) -> list[ModelRead]:
+        def rank(model: ModelRead) -> tuple[bool, bool, bool, bool, float, str]:
+            present = [seen for seen in model.servers.values() if not seen.gone]
+            answering = [seen.listing for seen in present if seen.peer in self._evidence.reached]
+            model.whole = known = model.whole or _is_whole(answering, model.layers)
+            claims = (False, False) if known else (not answering, not present)
+            return not model.asked, not known, *claims, model.first_at, str(model.model)
 
         return sorted(self.models.values(), key=rank)
 
     def _round(self) -> list[ModelRead]:
         """Whose servers to read now. Who comes waits behind those who wait: new names come as fast as one likes."""
+        if len(self.models) <= READ_AT_ONCE:
+            return list(self.models.values())
+        chosen = [model for model in self._ranked()[:FIRST] if model.servers or model.asked or model.whole]
+        names = {str(model.model) for model in chosen}
         waiting = sorted(self.models.values(), key=lambda model: model.turn)
-        served = [model for model in waiting if model.servers]
-        unserved = [model for model in waiting if not model.servers]
-        first = served[: READ_AT_ONCE - min(TURNS, len(unserved))]
-        chosen = first + unserved[: READ_AT_ONCE - len(first)]
+        served = [model for model in waiting if model.servers and str(model.model) not in names]
+        unserved = [model for model in waiting if not model.servers and str(model.model) not in names]
+        chosen += served[: READ_AT_ONCE - len(chosen) - min(TURNS, len(unserved))]
+        chosen += unserved[: READ_AT_ONCE - len(chosen)]
         self._turn += 1
         for model in chosen:
             model.turn = self._turn
         return chosen
+
+
+def _is_whole(listings: Sequence[Listing], layers: int) -> bool:
+    """Whether those who serve tile all layers."""
+    told = [one.announcement for one in listings if one.announcement.layer_count == layers and usable(one)]
+    return bool(layers) and 0 not in holders((one.span for one in told), layers)
+
+
+def _layers(before: int, listings: Sequence[Listing], reached: Mapping[PeerId, str]) -> int:
+    """How many layers a model has: as ``before``, as long as somebody who answers this page says so, or nobody who does
+    says otherwise; else as most networks say of those who answer, of all, then as most servers do."""
+    counts: dict[int, list[Listing]] = {}
+    for one in listings:
+        counts.setdefault(one.announcement.layer_count, []).append(one)
+    answering = {count for count, theirs in counts.items() if any(one.peer in reached for one in theirs)}
+    if before in answering or (before in counts and not answering):
+        return before
+
+    def weight(count: int) -> tuple[int, int, int, int]:
+        theirs = counts[count]
+        near = {reached[one.peer] for one in theirs if one.peer in reached}
+        networks = {first_network(one.announcement.addresses) for one in theirs}
+        return len(near), len(networks), len(theirs), -count
+
+    return max(counts, key=weight)
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -22,9 +22,9 @@ from swarm.health.state import MAX_EVENTS, EventState, HistoryState, ObserverSta
 from swarm.health.watching.archive import IN_MEMORY, STEP_S, Archive
 from swarm.health.watching.asking import Asker
 from swarm.health.watching.chronicle import KEPT, Chronicle
-from swarm.health.watching.looks import Looker, Looks, checked, joined_by, listed, targets, tried
+from swarm.health.watching.looks import Looker, Looks, checked, evidence, joined_by, listed, targets, tried
 from swarm.health.watching.quiet import changed
-from swarm.health.watching.reading import ModelRead, Reading
+from swarm.health.watching.reading import Reading
 from swarm.health.watching.standings import Standings
 from swarm.runtime.bell import Bell
 from swarm.runtime.reputation import ReputationStore
@@ -202,12 +202,12 @@ class Watch:
         reading = self._reading
         try:
             async with self._one_reader, asyncio.timeout(READ_TIMEOUT_S):
-                await reading.look()
+                await reading.look(evidence(self._asker.heard()))
         except TimeoutError:
             reading.problem = f"no answer within {READ_TIMEOUT_S:g} s"
         self._read_s = self._clock.monotonic_s()
         self._asker.follow(targets(reading), checked(self._repute))
-        await self._standings.follow([model.model for model in self._shown() if model.servers])
+        await self._standings.follow([model.model for model in reading.shown() if model.servers])
 
     async def _judge(self) -> None:
         peers = list(targets(self._reading))
@@ -228,9 +228,7 @@ class Watch:
         heard, answered_at = self._asker.heard(), reading.directory_at
         looks = Looks(
             at=now_s,
-            models=[
-                (str(one.model), one.layers, one.hidden_size, one.counting(), one.as_of(now_s)) for one in self._shown()
-            ],
+            models=reading.shown(),
             heard=heard,
             repute=self._repute,
             contacts=joined_by(reading, heard, self._options.initial_peers),
@@ -248,10 +246,6 @@ class Watch:
                 self._news.notify_all()
         return self._clock.monotonic_s() - began_s
 
-    def _shown(self) -> list[ModelRead]:
-        reached = {peer for peer, known in self._asker.heard().items() if known.reached}
-        return self._reading.shown(reached)
-
     def _observer(self) -> ObserverState:
         answered_at, problem = self._reading.directory_at, self._reading.problem
         late = answered_at is None or self._clock.wall_s() - answered_at > DIRECTORY_GRACE_S
@@ -264,6 +258,7 @@ class Watch:
             directory_at=answered_at,
             problem="; ".join([*problems, *self._problems.values()]),
             software=f"swarm {VERSION}",
+            models_left_out=self._reading.left_out,
         )
 
     # -- the archive ----------------------------------------------------------------------------------------
@@ -276,6 +271,7 @@ class Watch:
             return
         past = await self._archived(lambda archive: archive.events(KEPT))
         self._chronicle = Chronicle(past or ())
+        self._reading.remember(await self._archived(Archive.models) or {})
         if self._archive.notice:
             await self._tell_of_loss()
 

@@ -15,10 +15,11 @@ from aiohttp import web
 from swarm.core.clock import Clock
 from swarm.health.options import HealthOptions
 from swarm.health.source import Source
+from swarm.health.state import SwarmState
 from swarm.health.web.errors import ApiError, shaped
 from swarm.health.web.feed import Feed
 from swarm.health.web.parameters import read_digest, read_events, read_history, read_nothing
-from swarm.health.web.prometheus import CONTENT_TYPE, EventCounts, Scrape, text
+from swarm.health.web.prometheus import CONTENT_TYPE, EventCounts, ModelLabels, Scrape, text
 from swarm.health.web.stream import HEADERS, EventStream, Places
 from swarm.runtime.http import NOTE, PIECE_BYTES, Crossing, PacedResponse, crossed, guarded, header_setter, logged
 
@@ -77,7 +78,8 @@ class HealthApp:
         self._places = Places(limit=options.streams, per_address=options.streams_per_address)
         self._began_s = clock.monotonic_s()
         self._events = EventCounts()
-        self.feed = Feed(watch, clock, pace_s=options.pace_s, heard=self._events.take)
+        self._labels = ModelLabels()
+        self.feed = Feed(watch, clock, pace_s=options.pace_s, heard=self._take)
 
     def build(self) -> web.Application:
         """The application."""
@@ -145,6 +147,7 @@ class HealthApp:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         scrape = Scrape(
             state=self.feed.newest,
+            labels=self._labels,
             events=self._events.counts,
             now_s=self._clock.wall_s(),
             uptime_s=self._clock.monotonic_s() - self._began_s,
@@ -153,6 +156,10 @@ class HealthApp:
         response = reply(request, Body(text(scrape), "text/plain", keep="no-store"))
         response.headers["Content-Type"] = CONTENT_TYPE
         return response
+
+    def _take(self, state: SwarmState) -> None:
+        self._events.take(state)
+        self._labels.take(state)
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         """Healthy until the directory has not answered for ``fresh_s``, from the start on."""

@@ -1,4 +1,5 @@
-"""A state as Prometheus reads it: no peer, no public name, nothing that grows with the number of servers."""
+"""A state as Prometheus reads it: no peer, no public name, nothing that grows with the number of servers, and of names
+of models, which anybody can make up, no more a day than a database of time series bears."""
 
 from __future__ import annotations
 
@@ -19,6 +20,9 @@ EVENTS = (
     "joined", "left", "silent", "back", "moved", "healed", "struck", "accused", "ejected", "usable", "unusable",
     "outage",
 )  # fmt: skip
+MAX_LABELS = 128
+"""Names of models that have series within"""
+KEPT_S = 24 * 3600.0
 OTHER = "other"
 """What is none of those, so that a newer watch does not make new labels."""
 
@@ -91,11 +95,35 @@ class EventCounts:
         self._newest = max(newest, self._newest or 0)
 
 
+class ModelLabels:
+    """Which models have series. A name that has them keeps them for ``KEPT_S`` after it was shown last, whatever
+    happens to the model; so ``MAX_LABELS`` bounds how many there are in so long, and no newcomer takes one away.
+
+    Of newcomers those that are usable come first, then those that this page has known for longest.
+    """
+
+    def __init__(self) -> None:
+        self._shown_at: dict[str, float] = {}
+
+    def take(self, state: SwarmState) -> None:
+        """Give labels to the models of a state that have none, as far as there is room."""
+        self._shown_at = {name: at for name, at in self._shown_at.items() if state.at - at < KEPT_S}
+        for model in sorted(state.models, key=lambda model: (not model.usable, model.since_at, model.model)):
+            if model.model in self._shown_at or len(self._shown_at) < MAX_LABELS:
+                self._shown_at[model.model] = state.at
+
+    def told(self, models: Sequence[ModelState]) -> list[ModelState]:
+        """Those of ``models`` that have one."""
+        return [model for model in models if model.model in self._shown_at]
+
+
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What one answer of ``/metrics`` is made of. ``now_s`` is wall time, ``uptime_s`` this page's own."""
+    """What one answer of ``/metrics`` is made of. ``labels`` says which models are told of, ``now_s`` is wall time,
+    ``uptime_s`` this page's own."""
 
     state: SwarmState
+    labels: ModelLabels
     events: Counter[str]
     now_s: float
     uptime_s: float
@@ -114,8 +142,8 @@ class _Collected(Collector):
         self._scrape = scrape
 
     def collect(self) -> Iterable[Metric]:
-        yield from _page(self._scrape)
-        models = self._scrape.state.models
+        models = self._scrape.labels.told(self._scrape.state.models)
+        yield from _page(self._scrape, len(models))
         for gauge in GAUGES:
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=["model"])
             for model in models:
@@ -126,7 +154,7 @@ class _Collected(Collector):
         yield _steps(models)
 
 
-def _page(scrape: Scrape) -> Iterable[Metric]:
+def _page(scrape: Scrape, told: int) -> Iterable[Metric]:
     state = scrape.state
     about = GaugeMetricFamily("swarm_health_info", "This health page; always 1", labels=["software"])
     about.add_metric([state.observer.software], 1.0)
@@ -141,6 +169,8 @@ def _page(scrape: Scrape) -> Iterable[Metric]:
     problem = float(bool(state.observer.problem))
     yield GaugeMetricFamily("swarm_problem", "1 while what is shown may be old, else 0", value=problem)
     yield GaugeMetricFamily("swarm_models", "Models of the index that are shown", value=len(state.models))
+    left_out = state.observer.models_left_out + len(state.models) - told
+    yield GaugeMetricFamily("swarm_models_left_out", "Models of the index without metrics", value=left_out)
     events = CounterMetricFamily("swarm_events", "Events since this page started", labels=["kind"])
     for kind, count in sorted(scrape.events.items()):
         events.add_metric([kind], count)

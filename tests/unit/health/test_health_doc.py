@@ -11,7 +11,7 @@ from health_states import BEGAN_AT, crowd
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarm.health import state as states
-from swarm.health.web.prometheus import CONDITIONS, EVENTS, EventCounts, Scrape, text
+from swarm.health.web.prometheus import CONDITIONS, EVENTS, EventCounts, ModelLabels, Scrape, text
 
 ROOT = Path(__file__).parents[3]
 DOC = (ROOT / "docs" / "health.md").read_text(encoding="utf-8")
@@ -37,7 +37,10 @@ def test_every_error() -> None:
 
 
 def test_every_metric_and_no_other() -> None:
-    made = text(Scrape(state=crowd(3), events=EventCounts().counts, now_s=BEGAN_AT, uptime_s=0.0, streams=0))
+    labels = ModelLabels()
+    labels.take(crowd(3))
+    scrape = Scrape(state=crowd(3), labels=labels, events=EventCounts().counts, now_s=BEGAN_AT, uptime_s=0.0, streams=0)
+    made = text(scrape)
     families = text_string_to_metric_families(made.decode())
     names = {one.name + ("_total" if one.type == "counter" else "") for one in families}
     assert len(names) > 20

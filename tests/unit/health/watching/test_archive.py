@@ -15,7 +15,7 @@ from sights import MODEL, NOW_S, built, server
 from swarm.core.errors import ConfigError, DamagedFileError
 from swarm.health.state import EventState, ModelState
 from swarm.health.watching import archive as module
-from swarm.health.watching.archive import GAP_ROWS, IN_MEMORY, KEPT_S, STEP_S, Archive, covered_share
+from swarm.health.watching.archive import GAP_ROWS, IN_MEMORY, KEPT_S, STEP_S, Archive, Past, covered_share
 
 WHOLE = built([server(0, 0, 2), server(1, 2, 4), server(2, 4, 6)])
 PART = built([server(0, 0, 2), server(1, 2, 4)], step_s=None)
@@ -190,3 +190,17 @@ def test_another_version_and_a_place_that_cannot_be_written_are_errors(path: Pat
 @pytest.mark.parametrize(("model", "share"), [(WHOLE, 1.0), (PART, 4 / 6), (built([], 0, step_s=None), None)])
 def test_how_much_is_covered(model: ModelState, share: float | None) -> None:
     assert covered_share(model) == (None if share is None else pytest.approx(share))
+
+
+def test_when_models_were_first_heard_of_and_whether_they_ever_were_whole(path: Path) -> None:
+    archive = Archive(path)
+    assert archive.models() == {}
+    archive.add([PART], NOW_S)
+    archive.add([WHOLE], NOW_S + STEP_S)
+    archive.add([PART, replace(PART, model="other"), replace(PART, model="none", layers=0)], NOW_S + 2 * STEP_S)
+    assert archive.models() == {
+        MODEL: Past(NOW_S, whole=True),
+        "other": Past(NOW_S + 2 * STEP_S),
+        "none": Past(NOW_S + 2 * STEP_S),
+    }
+    archive.close()

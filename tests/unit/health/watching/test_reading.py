@@ -16,16 +16,22 @@ from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.health.sight import NOTHING_HEARD, Repute, Seen
+from swarm.health.watching.archive import Past
 from swarm.health.watching.looks import checked, joined_by, listed, targets, tried
 from swarm.health.watching.reading import (
     ANNOUNCED_S,
     ENDED_S,
+    FIRST,
     GONE_S,
     INDEX_EVERY_S,
+    MAX_GONE,
     MAX_MODELS,
+    NO_EVIDENCE,
     READ_AT_ONCE,
     TURNS,
+    UNLISTED_S,
     UNREAD_S,
+    Evidence,
     Reading,
     merged,
 )
@@ -108,9 +114,9 @@ class Desk:
         directory: Any = self.shelf
         self.reading = Reading(directory, self.clock, wanted)
 
-    async def look(self, after_s: float = 2.0) -> None:
+    async def look(self, after_s: float = 2.0, evidence: Evidence = NO_EVIDENCE) -> None:
         await self.clock.advance(after_s)
-        await self.reading.look()
+        await self.reading.look(evidence)
 
 
 async def test_models_of_the_index_with_their_servers() -> None:
@@ -223,7 +229,7 @@ async def test_models_with_servers_take_turns() -> None:
     for _ in range(20):
         await desk.look()
     desk.shelf.read.clear()
-    for _ in range(4):
+    for _ in range((len(names) - FIRST) // (READ_AT_ONCE - FIRST)):
         await desk.look()
     assert set(desk.shelf.read) == set(names)
 
@@ -256,12 +262,19 @@ async def test_names_made_up_all_the_time_do_not_delay_whom_they_find_waiting() 
     assert desk.shelf.read.count("real@main#0123456789abcdef") >= 2
 
 
-async def test_a_model_that_ended_is_forgotten_after_a_day() -> None:
+@pytest.mark.parametrize(("was_whole", "kept_s"), [(True, ENDED_S), (False, UNLISTED_S)])
+async def test_a_model_that_ended_is_forgotten_after_a_day_and_one_that_never_was_in_a_minute(
+    was_whole: bool, kept_s: float
+) -> None:
     desk = Desk()
-    desk.shelf.add(MODEL)
-    await desk.look()
+    whole(desk, MODEL, ANNA)
+    for _ in range(2):
+        await desk.look(evidence=reached(ANNA) if was_whole else NO_EVIDENCE)
+        desk.reading.shown()
     desk.shelf.index.clear()
-    await desk.look(ENDED_S - INDEX_EVERY_S)
+    desk.shelf.shelves.clear()
+    await desk.look()
+    await desk.look(kept_s - INDEX_EVERY_S)
     assert list(desk.reading.models) == [MODEL]
     await desk.look(3 * INDEX_EVERY_S)
     assert list(desk.reading.models) == []
@@ -322,12 +335,137 @@ def test_newcomers_join_by_those_this_page_has_reached_for_longest() -> None:
     assert joined_by(reading, told, (own,))[0] == own
 
 
-async def test_servers_that_the_page_reaches_count_before_records() -> None:
+# -- which models are shown ------------------------------------------------------------------------------------
+
+
+def name_of(number: int) -> str:
+    return f"a{number:04}@main#0123456789abcdef"
+
+
+REAL = "real@main#0123456789abcdef"
+
+
+def reached(*peers: PeerId) -> Evidence:
+    return Evidence(dict.fromkeys(peers, "203.0.113.0/24"), peers)
+
+
+def whole(desk: Desk, name: str, *peers: PeerId) -> None:
+    """A model that each of ``peers`` serves by itself."""
+    desk.shelf.add(name)
+    desk.shelf.shelves[name] = [Listing(announced(peer, 0, 6, 6, model=name), b"", metrics(peer)) for peer in peers]
+
+
+def shown(desk: Desk) -> list[str]:
+    return [str(one.model) for one in desk.reading.shown()]
+
+
+async def test_servers_that_answer_count_before_any_number_of_records() -> None:
     desk = Desk()
     for number in range(MAX_MODELS):
-        desk.shelf.add(f"a{number:04}@main#0123456789abcdef", *PEERS[6:9])
-    desk.shelf.add("real@main#0123456789abcdef", ANNA)
+        desk.shelf.add(name_of(number), *PEERS[6:9])
+    desk.shelf.add(REAL, ANNA)
     for _ in range(MAX_MODELS // TURNS + 1):
         await desk.look()
-    assert "real" not in [read.model.name for read in desk.reading.shown()], "three records each, against one"
-    assert desk.reading.shown({ANNA})[0].model.name == "real"
+    assert REAL not in shown(desk), "three records each, against one"
+    await desk.look(evidence=reached(ANNA))
+    assert shown(desk)[0] == REAL
+    assert desk.reading.left_out == 1
+
+
+async def test_a_model_that_was_whole_keeps_its_place_before_all_that_come_later() -> None:
+    """Whether they are whole as well, and when it is not any more: that is what people have to see."""
+    desk = Desk()
+    whole(desk, REAL, ANNA)
+    for _ in range(2):
+        await desk.look(evidence=reached(ANNA))
+    for number in range(2 * MAX_MODELS):
+        whole(desk, name_of(number), BERT, CARL)
+    for _ in range(3 * MAX_MODELS // TURNS):
+        await desk.look(evidence=reached(ANNA, BERT, CARL))
+    assert shown(desk)[0] == REAL
+    desk.shelf.shelves[REAL] = []
+    await desk.look(evidence=reached(BERT, CARL))
+    assert not listed(desk.reading, REAL)
+    assert shown(desk)[0] == REAL
+    assert desk.reading.left_out == MAX_MODELS + 1
+
+
+async def test_what_is_remembered_of_models_counts_after_a_restart() -> None:
+    desk = Desk()
+    desk.reading.remember({REAL: Past(desk.clock.wall_s() - 3600.0, whole=True)})
+    for number in range(MAX_MODELS):
+        whole(desk, name_of(number), BERT)
+    desk.shelf.add(REAL)
+    for _ in range(MAX_MODELS // TURNS + 1):
+        await desk.look(evidence=reached(BERT))
+    assert shown(desk)[0] == REAL
+
+
+async def test_a_model_asked_for_by_its_whole_name_is_shown_whoever_else_is_there() -> None:
+    desk = Desk(REAL, "made-up")
+    for number in range(2 * MAX_MODELS):
+        whole(desk, f"made-up@main#{number:016x}", BERT)
+    for _ in range(2 * MAX_MODELS // TURNS):
+        await desk.look(evidence=reached(BERT))
+    assert shown(desk)[0] == REAL
+
+
+async def test_what_a_page_shows_first_is_read_every_round_among_hundreds() -> None:
+    desk = Desk()
+    whole(desk, REAL, ANNA)
+    for _ in range(2):
+        await desk.look(evidence=reached(ANNA))
+    for number in range(300):
+        whole(desk, name_of(number), BERT)
+    for _ in range(40):
+        desk.shelf.read.clear()
+        await desk.look(evidence=reached(ANNA, BERT))
+        assert REAL in desk.shelf.read
+        assert len(desk.shelf.read) <= READ_AT_ONCE
+    assert sum(bool(one.servers) for one in desk.reading.models.values()) > 100, "and others in turn"
+
+
+@pytest.mark.parametrize("name", ["re\u202eal", "real\u200b", "real\u3164", "re" + "\u0301" * 9])
+async def test_a_name_that_cannot_be_told_from_others_by_looking_is_not_listed(name: str) -> None:
+    desk = Desk()
+    desk.shelf.add(f"{name}@main#0123456789abcdef", ANNA)
+    desk.shelf.add("modèle@main#0123456789abcdef", ANNA)
+    await desk.look()
+    assert shown(desk) == ["modèle@main#0123456789abcdef"]
+
+
+# -- how many layers it has ------------------------------------------------------------------------------------
+
+
+def placed(peer: PeerId, network: int, layers: int) -> Listing:
+    return listing(peer, layers=layers, addresses=(f"/ip4/203.0.{network}.1/tcp/31337",))
+
+
+async def test_a_crowd_in_one_network_does_not_say_how_many_layers_a_model_has() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL)
+    honest = [placed(peer, number, 6) for number, peer in enumerate(PEERS[:2])]
+    desk.shelf.shelves[MODEL] = [*(placed(peer, 9, 4096) for peer in PEERS[10:30]), *honest]
+    await desk.look()
+    assert desk.reading.models[MODEL].layers == 6
+
+
+async def test_who_answers_says_how_many_layers_a_model_has_not_who_only_announces() -> None:
+    desk = Desk()
+    desk.shelf.add(MODEL, *PEERS[10:30], layers=4096)
+    desk.shelf.shelves[MODEL] = [placed(peer, number, 4096) for number, peer in enumerate(PEERS[10:30])]
+    await desk.look()
+    assert desk.reading.models[MODEL].layers == 4096
+    desk.shelf.shelves[MODEL].append(placed(ANNA, 99, 6))
+    await desk.look(evidence=reached(ANNA))
+    assert desk.reading.models[MODEL].layers == 6
+    await desk.look(evidence=reached(ANNA, *PEERS[10:30]))
+    assert desk.reading.models[MODEL].layers == 6, "as long as one who answers says so"
+
+
+def test_of_many_that_vanished_those_that_ever_answered_are_kept() -> None:
+    crowd = [PeerId(f"evil{number}") for number in range(3 * MAX_GONE)]
+    there = [listing(peer, expires_s=NOW_S + 5) for peer in (ANNA, *crowd)]
+    after = merged(merged({}, there, NOW_S), [], NOW_S + 10, {ANNA})
+    assert len(after) == MAX_GONE
+    assert ANNA in after

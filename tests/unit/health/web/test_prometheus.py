@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import pytest
 from health_states import BEGAN_AT, MODEL, crowd, event, model, peer_of, server, state, stats
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from swarm.health.state import StandingState, SwarmState
-from swarm.health.web.prometheus import CONDITIONS, EventCounts, Scrape, text
+from swarm.health.state import ModelState, StandingState, SwarmState
+from swarm.health.web.prometheus import (
+    CONDITIONS,
+    KEPT_S,
+    MAX_LABELS,
+    EventCounts,
+    ModelLabels,
+    Scrape,
+    text,
+)
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def scraped(shown: SwarmState, counts: EventCounts | None = None) -> Samples:
+def labelled(*states: SwarmState) -> ModelLabels:
+    labels = ModelLabels()
+    for one in states:
+        labels.take(one)
+    return labels
+
+
+def scraped(shown: SwarmState, counts: EventCounts | None = None, labels: ModelLabels | None = None) -> Samples:
     """Every sample by its name and labels."""
+    labels = labels or labelled(shown)
     made = text(
         Scrape(
             state=shown,
+            labels=labels,
             events=(counts or EventCounts()).counts,
             now_s=BEGAN_AT + 100,
             uptime_s=12.5,
@@ -86,12 +104,12 @@ def test_nothing_grows_with_the_servers_and_no_stranger_names_a_series() -> None
         model='a"b\\c\nd',
         sentence="# TYPE swarm_layers counter",
     )
-    made = text(
-        Scrape(state=state(1, [*many.models, hostile]), events=EventCounts().counts, now_s=0.0, uptime_s=0.0, streams=0)
-    ).decode()
+    shown, events = state(1, [*many.models, hostile]), EventCounts().counts
+    scrape = Scrape(state=shown, labels=labelled(shown), events=events, now_s=0.0, uptime_s=0.0, streams=0)
+    made = text(scrape).decode()
     assert "12D3KooW" not in made
     assert "evil" not in made
-    found = scraped(state(1, [*many.models, hostile]))
+    found = scraped(shown)
     assert of(found, "swarm_layers", model='a"b\\c\nd') == 30.0, "a model's name is escaped, and comes back as it was"
     per_model = sum(("model", MODEL) in labels for _, labels in few)
     assert len(found) == len(few) + per_model
@@ -107,3 +125,48 @@ def test_an_empty_swarm() -> None:
 def test_a_condition_that_is_not_known_makes_no_new_label(strange: str) -> None:
     found = scraped(state(1, [model([server(1, condition=strange)])]))
     assert of(found, "swarm_servers", model=MODEL, condition="other") == 1.0
+
+
+def models_in(samples: Samples) -> set[str]:
+    return {dict(labels)["model"] for name, labels in samples if name == "swarm_model_usable"}
+
+
+def made_up(first: int, count: int) -> list[ModelState]:
+    return [model(model=f"a{number:06}@main#0123456789abcdef", since_at=1.0) for number in range(first, first + count)]
+
+
+def test_names_made_up_for_a_day_make_no_series_without_end_and_take_none_away() -> None:
+    real, labels, told = model(since_at=5.0), ModelLabels(), set()
+    labels.take(state(1, [real]))
+    for minute in range(24 * 60 - 1):
+        shown = state(2, [real, *made_up(63 * minute, 63)], at=BEGAN_AT + 60.0 * minute)
+        labels.take(shown)
+        told |= {one.model for one in labels.told(shown.models)}
+    assert len(told) == MAX_LABELS
+    assert MODEL in told
+    late = state(3, [real, *made_up(10**5, 63)], at=shown.at)
+    labels.take(late)
+    found = scraped(late, labels=labels)
+    assert models_in(found) == {MODEL}
+    assert of(found, "swarm_models_left_out") == 63.0
+    assert of(found, "swarm_models") == 64.0
+    labels.take(state(4, [real, *made_up(10**5, 63)], at=shown.at + KEPT_S))
+    assert len(labels.told(late.models)) == 64, "a day later there is room again"
+
+
+def test_a_model_that_breaks_keeps_its_series() -> None:
+    labels = labelled(state(1, [model(since_at=5.0)]), state(2, made_up(0, MAX_LABELS - 1)))
+    broken = state(3, [model([], usable=False, since_at=5.0), *made_up(MAX_LABELS, 9)])
+    labels.take(broken)
+    found = scraped(broken, labels=labels)
+    assert of(found, "swarm_model_usable", model=MODEL) == 0.0
+    assert models_in(found) == {MODEL}
+
+
+def test_of_many_at_once_the_usable_ones_come_first_then_the_oldest() -> None:
+    crowd_of = [replace(one, usable=False, since_at=0.0) for one in made_up(0, 2 * MAX_LABELS)]
+    found = scraped(state(1, [*crowd_of, model(since_at=9.0)]))
+    assert MODEL in models_in(found)
+    assert len(models_in(found)) == MAX_LABELS
+    found = scraped(state(1, [*made_up(0, 2 * MAX_LABELS), model(since_at=0.5)]))
+    assert MODEL in models_in(found)
