@@ -13,12 +13,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
+import pytest
+
+from benchmarks.nursery import Nursery
 
 READY_S = 120.0
 """From launch to READY. Imports alone take five seconds of a free core, and the cores are shared."""
@@ -34,11 +37,22 @@ QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _GUARD = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery | None]:
+    """Where processes are forked that would else import everything anew; None where that is not possible."""
+    if sys.platform != "linux":
+        yield None
+        return
+    with Nursery(_GUARD) as nursery:
+        yield nursery
+
+
 @dataclass
 class Command:
     """A process of ours (a module or a script): standard output line by line as it comes, standard error in a file.
 
-    With ``folder`` it is what a person typed there instead: one argument, for a shell.
+    With ``folder`` it is what a person typed there instead: one argument, for a shell. With a ``nursery`` it is forked
+    there.
     """
 
     arguments: Sequence[str]
@@ -48,20 +62,24 @@ class Command:
     prefix: Sequence[str] = ()
     folder: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    nursery: Nursery | None = None
     said: list[str] = field(default_factory=list)
     """Lines that ``until`` has read."""
 
     def __post_init__(self) -> None:
-        how = [] if self.arguments[0].endswith(".py") else ["-m"]
-        program = ["bash", "-c"] if self.folder is not None else [sys.executable, *how]
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [*_GUARD, *self.prefix, *program, *self.arguments],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env={**QUIET, **self.environment}, cwd=self.folder,
-            )  # fmt: skip
+            self.process = self._start(errors) if self.nursery is None else self.nursery.run(self.arguments, errors)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _start(self, errors: IO[bytes]) -> subprocess.Popen[str]:
+        how = [] if self.arguments[0].endswith(".py") else ["-m"]
+        program = ["bash", "-c"] if self.folder is not None else [sys.executable, *how]
+        return subprocess.Popen(
+            [*_GUARD, *self.prefix, *program, *self.arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env={**QUIET, **self.environment}, cwd=self.folder,
+        )  # fmt: skip
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -186,9 +204,14 @@ def _peak_bytes(pid: int) -> int:
 
 @dataclass
 class Launcher:
-    """Starts processes with files in one folder, and ends them all."""
+    """Starts processes with files in one folder, and ends them all.
+
+    They are forked in the ``nursery``, which spares each some five seconds of imports. ``anew`` asks for one that
+    imports as on a user's machine, for what happens meanwhile.
+    """
 
     folder: Path
+    nursery: Nursery | None = None
     started: list[Command] = field(default_factory=list)
 
     def server(
@@ -201,6 +224,7 @@ class Launcher:
         model: str = "demo",
         program: Sequence[str] = ("swarm.server",),
         prefix: Sequence[str] = (),
+        anew: bool = False,
     ) -> ServerProcess:
         """A server for ``blocks``; it joins through the address ``join``, or starts a swarm. Not READY yet.
 
@@ -215,19 +239,19 @@ class Launcher:
         where = ["--lan", "--lan-name", lan] if lan else where
         arguments = [*program, "--model", model, "--blocks", blocks, "--json", "--identity", str(identity)]
         arguments += ["--host", "127.0.0.1", "--threads", "1", *where, *options]
-        process = ServerProcess(arguments, self.folder / f"{len(self.started)}.err", prefix=prefix)
+        process = ServerProcess(arguments, self._errors(), prefix=prefix, nursery=self._nursery(anew, prefix))
         self.started.append(process)
         return process
 
-    def run(self, *arguments: str, prefix: Sequence[str] = ()) -> Command:
+    def run(self, *arguments: str, prefix: Sequence[str] = (), anew: bool = False) -> Command:
         """Any other command, ``prefix`` and ``python -m`` before it."""
-        process = Command(arguments, self.folder / f"{len(self.started)}.err", prefix=prefix)
+        process = Command(arguments, self._errors(), prefix=prefix, nursery=self._nursery(anew, prefix))
         self.started.append(process)
         return process
 
     def shell(self, command: str, *, folder: Path, environment: Mapping[str, str]) -> Command:
         """What a person typed in ``folder``."""
-        process = Command([command], self.folder / f"{len(self.started)}.err", folder=folder, environment=environment)
+        process = Command([command], self._errors(), folder=folder, environment=environment)
         self.started.append(process)
         return process
 
@@ -236,6 +260,12 @@ class Launcher:
         first = self.server(spans[0], *options).ready()
         rest = [self.server(span, *options, join=first.address) for span in spans[1:]]
         return [first, *(server.ready() for server in rest)]
+
+    def _errors(self) -> Path:
+        return self.folder / f"{len(self.started)}.err"
+
+    def _nursery(self, anew: bool, prefix: Sequence[str]) -> Nursery | None:
+        return None if anew or prefix else self.nursery
 
     def end(self) -> None:
         for process in reversed(self.started):

@@ -21,8 +21,10 @@ from invented_site import Site
 from places import SHOTS
 from playwright.sync_api import Browser, Page, sync_playwright
 from processes_at_hand import Launcher
+from processes_at_hand import nursery as nursery
 from real_swarm import RealSwarm
 
+from benchmarks.nursery import Nursery
 from swarm.health.state import SwarmState
 from swarm.models import ModelFiles
 
@@ -135,9 +137,11 @@ def barriers() -> Callable[[Page], list[str]]:
 
 
 @pytest.fixture(scope="session")
-def real(demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+def real(
+    demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None
+) -> Iterator[RealSwarm]:
     """The one real swarm of all these tests: leave it as you found it."""
-    launcher = Launcher(tmp_path_factory.mktemp("real"))
+    launcher = Launcher(tmp_path_factory.mktemp("real"), nursery)
     try:
         yield RealSwarm.start(launcher)
     finally:

@@ -10,33 +10,37 @@ from typing import Any
 
 import pytest
 from processes_at_hand import Launcher, ServerProcess
+from processes_at_hand import nursery as nursery
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages: directory_nodes lies beside the tests
 
 from directory_nodes import create as create
 
+from benchmarks.nursery import Nursery
 from swarm.client.blocking import SwarmModel
 from swarm.models import ModelFiles
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path)
+def launcher(tmp_path: Path, nursery: Nursery | None) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path, nursery)
     yield launcher
     launcher.end()
 
 
 @pytest.fixture(scope="module")
-def module_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path_factory.mktemp("servers"))
+def module_launcher(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("servers"), nursery)
     yield launcher
     launcher.end()
 
 
 @pytest.fixture(scope="session")
-def swarm30(demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
+def swarm30(
+    demo_files: ModelFiles, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None
+) -> Iterator[list[ServerProcess]]:
     """Three float32 servers of ten layers each. Several files share them: leave them running and idle."""
-    launcher = Launcher(tmp_path_factory.mktemp("swarm30"))
+    launcher = Launcher(tmp_path_factory.mktemp("swarm30"), nursery)
     try:
         yield launcher.chain("0:10", "10:20", "20:30", options=["--dtype", "float32"])
     finally:

@@ -97,14 +97,14 @@ def test_status_and_what_if(launcher: Any, swarm30: list[Any], where: tuple[str,
 
 def test_fetch_names_the_folder(launcher: Any, demo_files: ModelFiles) -> None:
     folder = demo_files.tokenizer_path.parent
-    command = launcher.run("swarm", "fetch", "demo")
+    command = launcher.run("swarm", "fetch", "demo", anew=True)
     said = output(command)
     assert said == f"{demo_files.model_id}: 30 layers, in {folder}"
     assert Path(said.rpartition(" in ")[2]).is_dir()
 
 
 def test_demo(launcher: Any) -> None:
-    command = launcher.run("swarm", "demo", "--servers", "2", "--max-new-tokens", "6", "Name a colour.")
+    command = launcher.run("swarm", "demo", "--servers", "2", "--max-new-tokens", "6", "Name a colour.", anew=True)
     command.process.stdin.close()
     assert output(command)
     assert "2 servers are ready" in command.stderr

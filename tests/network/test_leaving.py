@@ -91,7 +91,7 @@ def test_what_runs_goes_on_and_what_is_new_goes_elsewhere(halves: Halves) -> Non
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3, 0.6])
 def test_ctrl_c_at_the_very_beginning_shows_no_traceback(launcher: Any, after_s: float) -> None:
     """Only the moment in which Python itself starts is not ours."""
-    server = launcher.server("0:10")
+    server = launcher.server("0:10", anew=True)
     for caught in (True, False):  # Python sees to Ctrl-C first, then we
         deadline_s = time.monotonic() + AT_ONCE_S
         while catches_ctrl_c(server.pid) is not caught:

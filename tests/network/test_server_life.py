@@ -212,7 +212,7 @@ def test_a_server_without_its_daemon_goes_and_says_why(launcher: Any) -> None:
 
 @pytest.mark.parametrize("after_s", [0.2, 1.0, 2.5])
 def test_ctrl_c_while_starting(launcher: Any, after_s: float) -> None:
-    server = launcher.server("0:10")
+    server = launcher.server("0:10", anew=True)
     server.event("starting")
     time.sleep(after_s)
     server.signal(signal.SIGINT)

@@ -29,11 +29,11 @@ def test_paused_resumed_limited_and_thanked(launcher: Any, connect: Any) -> None
     model = connect(server)
     asked = {"max_new_tokens": 4, "ignore_eos": True}
     before = model.generate("The capital of France is", **asked)
-    paused = launcher.run("swarm", "pause", "--identity", key, "--json")
+    paused = launcher.run("swarm", "pause", "--identity", key, "--json", anew=True)
     assert paused.wait(AT_ONCE_S) == 0, paused.stderr
     assert json.loads(paused.line(1.0) or "")["state"] == "paused"
     assert server.event("paused", AT_ONCE_S)["why"] == "owner"
-    resumed = launcher.run("swarm", "resume", "--identity", key)
+    resumed = launcher.run("swarm", "resume", "--identity", key, anew=True)
     assert resumed.wait(AT_ONCE_S) == 0, resumed.stderr
     assert resumed.line(1.0) == "Serving again."
     assert model.generate("The capital of France is", **asked).token_ids == before.token_ids
@@ -44,7 +44,7 @@ def test_paused_resumed_limited_and_thanked(launcher: Any, connect: Any) -> None
     server.signal(signal.SIGINT)
     assert server.wait(AT_ONCE_S) == 0
     server.event("stopped")
-    told = launcher.run("swarm", "contributed", "--identity", key, "--json")
+    told = launcher.run("swarm", "contributed", "--identity", key, "--json", anew=True)
     assert told.wait(AT_ONCE_S) == 0, told.stderr
     total = json.loads(told.line(1.0) or "")["total"]
     rows = before.prompt_tokens + len(before.token_ids) - 1
@@ -72,7 +72,7 @@ def test_ctrl_c_while_it_joins_and_nobody_answers(launcher: Any) -> None:
 
 
 def test_ctrl_c_while_it_loads(launcher: Any) -> None:
-    server = launcher.server("0:10")
+    server = launcher.server("0:10", anew=True)
     server.event("progress")
     stopped_at_once(server)
 
