@@ -15,21 +15,26 @@ from swarm.core.errors import ConfigError
 from swarm.core.ids import PeerId
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.reputation import IN_MEMORY, Known, ReputationStore
+from swarm.verification.standings.apart import Broken
 from swarm.verification.standings.ledger import Account
-from swarm.verification.standings.strikes import TRUSTED, Policy, audit_rate, on_probation
-
-Pairs = Sequence[tuple[PeerId, PeerId]]
+from swarm.verification.standings.strikes import TRUSTED, UNPROVEN_S, Policy, audit_rate, on_probation
 
 EXAMPLES = """\
 examples:
   python -m swarm reputation
   python -m swarm reputation --peer 9XkT2bQw --events                     # the end of a peer id will do
   python -m swarm reputation --proof 3fa9c1 --out cheat.proof             then: python -m swarm verify-proof cheat.proof
+  python -m swarm reputation --forgive 9XkT2bQw                           hold nothing against it that was not proven
   python -m swarm reputation --json
 
 "windows" are those audited that counted, "e" the error of the last one (honest servers stay below 0.045), "evidence"
 what the sequential test has gathered (it ejects at 10^6), "audits" the share of its windows that is audited now,
-"credit" token-layers earned and verified. It is this machine's own view: others have theirs, and believe only proofs.
+"credit" token-layers earned and verified; who never audits credits nobody, which changes nothing in routing. It is
+this machine's own view: others have theirs, and believe only proofs.
+
+An ejection for good was proven, to anybody or by weights of this machine. One "until" a time rests on this machine's
+books, or on what other servers say, where nobody else could check it: it ends by itself, and --forgive ends it now.
+Whoever is back and fails once more is out again, for longer.
 """
 
 
@@ -39,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="where it is kept (default: in the data folder)")
     parser.add_argument("--peer", metavar="ID", help="only this server: its peer id or the end of it")
     parser.add_argument("--events", action="store_true", help="also what happened, in order of time")
+    parser.add_argument("--forgive", metavar="ID", help="hold nothing unproven against this server any more: strikes, "
+                        "ejection for a time, accusations, broken links; programs that run see it at once")  # fmt: skip
+    parser.add_argument("--proven", action="store_true", help="with --forgive: what was proven too, as if never seen; "
+                        "another proof would eject it again")  # fmt: skip
     parser.add_argument("--proof", metavar="DIGEST", help="write the kept proof whose digest begins so to --out")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the proof")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
@@ -47,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if (options.proof is None) != (options.out is None):
         raise ConfigError("--proof and --out go together", hint="name a proof's digest and a file")
+    if options.proven and options.forgive is None:
+        raise ConfigError("--proven goes with --forgive", hint="name the server to forgive")
     path = options.store or ReputationStore.default_path()
     if options.store is not None and not path.exists():
         raise ConfigError(f"no store of reputations at {str(path)!r}", hint="see --store")
@@ -54,17 +65,35 @@ def run(options: argparse.Namespace) -> int:
         if options.proof is not None:
             _write_proof(store, options.proof.lower(), options.out)
             return 0
+        if options.forgive is not None:
+            return _forgive(store, options.forgive, proven=options.proven)
         known = _chosen(store.known(), options.peer)
         ending = options.peer or ""
-        pairs = [pair for pair in store.apart().pairs if any(peer.endswith(ending) for peer in pair)]
+        links = [link for link in store.broken_links() if any(peer.endswith(ending) for peer in link.pair)]
         if options.json:
-            print(json.dumps(_json(path, store, known, pairs, events=options.events)))
-        elif known or pairs:
-            print(_text(store, known, pairs, events=options.events))
+            print(json.dumps(_json(path, store, known, links, events=options.events)))
+        elif known or links:
+            print(_text(store, known, links, events=options.events))
         else:
             print(f"Nothing is known of any server yet ({path}).")
             print("Audits, verifiers and other peers' proofs fill it.")
     return 0
+
+
+def _forgive(store: ReputationStore, ending: str, *, proven: bool) -> int:
+    peers = {one.peer for one in store.known()} | store.accused()
+    peers |= {peer for link in store.broken_links() for peer in link.pair}
+    found = sorted(peer for peer in peers if peer.endswith(ending))
+    if len(found) != 1:
+        who = f"{len(found)} servers have ids that end in" if found else "nothing is known of a server whose id ends in"
+        raise ConfigError(f"{who} {ending!r}", hint="list all with: python -m swarm reputation")
+    left = store.forgive(found[0], proven=proven)
+    if not left.strikes and not left.ejected:
+        print(f"Forgiven: nothing is held against {found[0]} any more.")
+        return 0
+    stays = f"ejected: {left.ejected}" if left.ejected else "struck"
+    print(f"Forgiven what was not proven of {found[0]}. It stays {stays}; --proven forgives that too.")
+    return 1 if left.ejected else 0
 
 
 def _chosen(known: Sequence[Known], ending: str | None) -> list[Known]:
@@ -102,15 +131,20 @@ def _log10_evidence(one: Known) -> float | None:
 def _fate(one: Known, accused: frozenset[PeerId]) -> str:
     standing = one.standing
     if standing.ejected:
-        return f"EJECTED: {standing.ejected}"
+        until = f" until {_time(standing.until_s)} UTC, not proven" if standing.passing else ""
+        return f"EJECTED{until}: {standing.ejected}"
     if one.peer in accused:
         return "accused by somebody, not yet checked"
     if standing.strikes:
-        return "struck"
+        unproven = [entry.since_s for entry in standing.unproven]
+        until = f", not proven, until {_time(max(unproven) + UNPROVEN_S)} UTC" if unproven else ""
+        return "struck" + ("" if len(unproven) < len(standing.strikes) else until)
+    if standing.terms:
+        return "back on probation: was ejected, not proven, " + ("once" if standing.terms == 1 else "several times")
     return "on probation" if on_probation(standing, Policy()) else "good"
 
 
-def _text(store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, events: bool) -> str:
+def _text(store: ReputationStore, known: Sequence[Known], links: Sequence[Broken], *, events: bool) -> str:
     ledger, accused, policy = store.ledger(), store.accused(), Policy()
     rows = []
     for one in known:
@@ -133,9 +167,10 @@ def _text(store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, event
         if not rows
         else [table(("server", "windows", "e", "evidence", "strikes", "audits", "credit", "standing"), rows)]
     )
-    if pairs:
-        lines += ["", "kept apart, since their common link broke:"]
-        lines += [f"  {one} and {other}" for one, other in pairs]
+    apart = [link for link in links if link.pair in store.apart().pairs]
+    if apart:
+        lines += ["", "kept apart, since their common link broke; where there is no other chain they are tried before:"]
+        lines += [f"  {link.one} and {link.other}, until {_time(link.apart_until_s())} UTC" for link in apart]
     shown = {one.peer for one in known}
     proofs = [kept for kept in store.proofs() if kept.subject in shown]
     if proofs:
@@ -151,13 +186,20 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _json(path: Path, store: ReputationStore, known: Sequence[Known], pairs: Pairs, *, events: bool) -> dict[str, Any]:
+def _json(
+    path: Path, store: ReputationStore, known: Sequence[Known], links: Sequence[Broken], *, events: bool
+) -> dict[str, Any]:
     ledger, accused, policy = store.ledger(), store.accused(), Policy()
     shown = {one.peer for one in known}
     found: dict[str, Any] = {
         "store": str(path),
         "peers": [_peer_json(one, ledger.account(one.peer), one.peer in accused, policy) for one in known],
-        "apart": [list(pair) for pair in pairs],
+        "apart": [list(link.pair) for link in links if link.pair in store.apart().pairs],
+        "broken_links": [
+            {"peers": list(link.pair), "times": link.times, "since_s": link.since_s,
+             "last_resort_from_s": link.resort_from_s(), "apart_until_s": link.apart_until_s()}
+            for link in links
+        ],
         "proofs": [
             {"digest": kept.digest.hex(), "kind": kept.kind, "peer": kept.subject, "bytes": kept.size,
              "time_s": kept.time_s}
@@ -185,7 +227,10 @@ def _peer_json(one: Known, account: Account, accused: bool, policy: Policy) -> d
             for entry in standing.evidence
         ],
         "strikes": len(standing.strikes),
+        "strikes_unproven": len(standing.unproven),
         "ejected": standing.ejected,
+        "ejected_until_s": standing.until_s if standing.passing else None,
+        "terms": standing.terms,
         "accused": accused,
         "on_probation": on_probation(standing, policy),
         "audit_rate": audit_rate(standing, policy),

@@ -126,7 +126,7 @@ def _without_ejected(error: NoRouteError, ejected: int) -> NoRouteError:
     servers = f"{ejected} servers were" if ejected > 1 else "one server was"
     return NoRouteError(
         f"{error.message}; {servers} left out, ejected for what they did",
-        hint="start another server; `python -m swarm reputation` says who is ejected, and why",
+        hint="start another server; `python -m swarm reputation` says who is ejected, why, and until when",
     )
 
 

@@ -64,6 +64,14 @@ class Broken(msgspec.Struct, frozen=True, array_like=True):
     def pair(self) -> Pair:
         return self.one, self.other
 
+    def apart_until_s(self, law: Law = BROKEN) -> float:
+        """When they may be neighbours again."""
+        return self.since_s + law.apart.after(self.times)
+
+    def resort_from_s(self, law: Law = BROKEN) -> float:
+        """From when on they may be where there is no other chain."""
+        return self.since_s + law.resort.after(self.times)
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:

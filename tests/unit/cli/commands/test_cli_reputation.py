@@ -14,7 +14,7 @@ from swarm.cli.main import main
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
 from swarm.runtime import reputation
-from swarm.runtime.clock import VirtualClock
+from swarm.runtime.clock import SystemClock
 from swarm.runtime.reputation import ReputationStore
 from swarm.verification.standings.ledger import Account, Ledger
 from swarm.verification.standings.strikes import TRUSTED, Policy, Standing, equivocated, struck, window_audited
@@ -40,7 +40,7 @@ def filled(path: Path) -> Path:
         ledger._state.accounts[GOOD] = Account(earned=960)  # as ``settle`` leaves them
         ledger._state.accounts[CHEAT.peer_id] = Account(earned=320)
 
-    with ReputationStore(path, VirtualClock()) as store:
+    with ReputationStore(path, SystemClock()) as store:
         store.change_ledger(credit)
         for _ in range(60):
             store.change(GOOD, audited, error=0.018)
@@ -71,7 +71,7 @@ def test_the_table_has_the_ejected_first_and_says_why(filled: Path, capsys: pyte
     assert good.endswith("good")
     assert "960" in good
     assert new.endswith("accused by somebody, not yet checked")
-    assert f"  {GOOD} and {NEW}" in lines
+    assert any(line.startswith(f"  {GOOD} and {NEW}, until 20") for line in lines)
     assert any(line.split()[1:3] == ["equivocation", CHEAT.peer_id] for line in lines if "equivocation" in line)
 
 
@@ -91,6 +91,9 @@ def test_the_json_says_it_all(filled: Path, capsys: pytest.CaptureFixture[str]) 
     assert peers[NEW]["accused"]
     assert peers[NEW]["on_probation"]
     assert found["apart"] == [[GOOD, NEW]]
+    [link] = found["broken_links"]
+    assert (link["peers"], link["times"]) == ([GOOD, NEW], 1)
+    assert link["apart_until_s"] - link["last_resort_from_s"] == 540.0
     assert [proof["peer"] for proof in found["proofs"]] == [CHEAT.peer_id]
     assert next(event["what"] for event in found["events"] if event["peer"] == SUSPECT) == "strike 1"
 
@@ -129,9 +132,42 @@ def test_without_a_store_it_says_so_and_makes_none(
 def test_pairs_kept_apart_are_listed_though_nothing_else_is_known(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ReputationStore(path, VirtualClock()) as store:
+    with ReputationStore(path, SystemClock()) as store:
         store.keep_apart(GOOD, NEW)
-    assert f"  {GOOD} and {NEW}" in asked(capsys, "--store", str(path)).splitlines()
+    assert f"  {GOOD} and {NEW}, until 20" in asked(capsys, "--store", str(path))
+
+
+def test_what_was_not_proven_says_so_and_is_forgiven_while_a_client_runs(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_option = ("--store", str(filled))
+    with ReputationStore(filled, SystemClock()) as running:
+        for occasion in (b"one", b"two"):
+            running.change(NEW, lambda was, occasion=occasion: struck(was, Policy(), occasion, proven=False))
+        shown = asked(capsys, *store_option)
+        line = next(line for line in shown.splitlines() if "EJECTED until 20" in line)
+        assert NEW in line
+        assert line.endswith("UTC, not proven: 2 confirmed failures")
+        entry = json.loads(asked(capsys, *store_option, "--json", "--peer", NEW))["peers"][0]
+        assert (entry["strikes_unproven"], entry["terms"]) == (2, 1)
+        assert entry["ejected_until_s"] == pytest.approx(running.standing(NEW).until_s)
+        assert running.ejected() == {NEW, CHEAT.peer_id}
+        assert asked(capsys, *store_option, "--forgive", NEW[-5:]).startswith("Forgiven: nothing is held against")
+        assert running.ejected() == {CHEAT.peer_id}
+        assert NEW not in {peer for link in running.broken_links() for peer in link.pair}
+        assert main(["reputation", *store_option, "--forgive", CHEAT.peer_id]) == 1
+        assert "It stays ejected: it signed two" in capsys.readouterr().out
+        assert running.ejected() == {CHEAT.peer_id}
+        asked(capsys, *store_option, "--forgive", CHEAT.peer_id, "--proven")
+        assert running.ejected() == frozenset()
+
+
+def test_forgiving_names_one_server(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, why in (("nobody", "nothing is known"), ("", "4 servers have ids")):
+        assert main(["reputation", "--store", str(filled), "--forgive", wrong]) == 2
+        assert why in capsys.readouterr().err
+    assert main(["reputation", "--store", str(filled), "--proven"]) == 2
+    assert "--proven goes with --forgive" in capsys.readouterr().err
 
 
 def test_a_damaged_store_is_an_error_of_one_line(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
