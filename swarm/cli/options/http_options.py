@@ -22,7 +22,7 @@ def add_http(group: argparse._ArgumentGroup, *, port: int, page: str, share: int
     group.add_argument("--cors-origin", nargs="+", default=[], metavar="ORIGIN",
                        help="web pages of these origins may ask as well, like https://example.org")  # fmt: skip
     group.add_argument("--connections-per-address", type=int, default=share, metavar="N",
-                       help=f"connections at once from one address, other than this machine's (default: {share}; of "
+                       help=f"connections at once from one address, loopback aside (default: {share}; of "
                        "1024 in all): more where a proxy on another machine brings everybody")  # fmt: skip
     group.add_argument("--no-page", action="store_true", help=f"no {page} at /")
 
