@@ -290,7 +290,7 @@ async def test_hanging_up_on_a_frozen_server_delays_nothing_but_the_end(toys: To
     talk = await toys.talk(*first)
     toys.network.freeze(first[1].peer)
     for _ in range(12):
-        await talk.chain._members[1]._control.send(Noop())
+        await talk.chain._roster.members[1]._control.send(Noop())
     await toys.broken(talk.chain)
     began_s = toys.clock.monotonic_s()
     await talk.mend(Patch(1, 2, (spare.stage(),)))

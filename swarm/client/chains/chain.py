@@ -10,18 +10,17 @@ from typing import Any
 from swarm.client.chains.diagnosis import CRIME, LINK, WORD, Diagnosis, Loss
 from swarm.client.chains.entrance import Entrance
 from swarm.client.chains.errand import Errand
-from swarm.client.chains.farewells import Farewells
 from swarm.client.chains.hearing import Hearing
 from swarm.client.chains.member import Member, Patience, SessionParts
 from swarm.client.chains.mend import Attempt, AttemptFailed, Rows, blame
 from swarm.client.chains.mend_plan import check_patches
 from swarm.client.chains.pending import PendingSteps
+from swarm.client.chains.roster import Roster
 from swarm.client.evidence.receipts import SessionNames, SessionReceipts
 from swarm.client.evidence.witness import Witness
 from swarm.client.plan import ChainPlan, Feed, Patch, StagePlan
 from swarm.core.errors import ChainOpenError, MisuseError, PeerError, PeerLostError, ProtocolViolation, SwarmError
 from swarm.core.ids import SECRET_BYTES, SESSION_BYTES, PeerId
-from swarm.core.limits import MAX_STAGE_NUMBERS
 from swarm.runtime.clock import SystemClock
 from swarm.transport.protocol import Transport
 from swarm.transport.pulse import PulseKeeper
@@ -64,16 +63,14 @@ class Chain:
         self.receipts = SessionReceipts(plan, names, self.witness.clock)
         self._parts = SessionParts(plan, transport, pulse, names, self.witness)
         self._error: SwarmError | None = None
-        self._members: tuple[Member, ...] = ()
-        self._numbers = 0
         self._entrance: Entrance | None = None
         self._attempt: Attempt | None = None
         self._mending = Errand()
         self._interrupted = False
         self._diagnosis = Diagnosis(transport.peer_id)
+        self._roster = Roster(self._diagnosis, self)
         self._hearing = Hearing(self._judge)
         self._pending = PendingSteps()
-        self._farewells = Farewells()
         self._closing: asyncio.Task[None] | None = None
 
     # -- what is known --------------------------------------------------------------------------------------
@@ -81,12 +78,12 @@ class Chain:
     @property
     def stages(self) -> tuple[StagePlan, ...]:
         """Who serves now, in order; a place is an index into this. It changes only when ``mend`` has succeeded."""
-        return tuple(member.stage for member in self._members)
+        return self._roster.stages
 
     @property
     def loads(self) -> dict[PeerId, Accept]:
         """What each server said of its load when it accepted."""
-        return {member.peer: member.load for member in self._members if member.load is not None}
+        return self._roster.loads
 
     @property
     def silent(self) -> frozenset[PeerId]:
@@ -107,9 +104,7 @@ class Chain:
     @property
     def lost(self) -> Mapping[int, Loss]:
         """The places that are lost. It may grow until the next ``mend``, and while one runs."""
-        lost = self._diagnosis.lost
-        numbers = enumerate(member.number for member in self._members)
-        return {place: lost[number] for place, number in numbers if number in lost}
+        return self._roster.lost
 
     @property
     def cuts(self) -> frozenset[tuple[int, int]]:
@@ -117,8 +112,7 @@ class Chain:
 
         A patch over either end mends it; without one ``mend`` has the two dial each other anew.
         """
-        numbers = _numbers(self._members)
-        return frozenset((numbers.index(a), numbers.index(b)) for a, b in self._diagnosis.cuts(numbers))
+        return self._roster.cuts
 
     @property
     def suspects(self) -> frozenset[PeerId]:
@@ -128,7 +122,7 @@ class Chain:
         newcomers that failed while they were taken in, which ``mend`` named when it raised.
         """
         if self.unanswered:
-            return frozenset(member.peer for member in self._members)
+            return frozenset(member.peer for member in self._roster.members)
         return self._diagnosis.culprits
 
     def renew(self, stages: Sequence[StagePlan]) -> None:
@@ -137,11 +131,7 @@ class Chain:
         A newcomer is told the next server's, and refuses one that has expired (they live 60 s): call it with a fresh
         view before ``mend``.
         """
-        newer = {stage.peer: stage for stage in stages}
-        for member in self._members:
-            if member.peer in newer:
-                stage = newer[member.peer]
-                member.stage = StagePlan(stage.announcement, stage.record, member.stage.span)
+        self._roster.renew(stages)
 
     # -- opening and mending --------------------------------------------------------------------------------
 
@@ -157,7 +147,7 @@ class Chain:
 
     async def start(self) -> None:
         """See ``open``; for who looks at the chain meanwhile."""
-        order = self._newcomers(self.plan.stages)
+        order = self._roster.newcomers(self.plan.stages)
         rows = Rows(0, Feed(lambda a, b: (), ids=False, horizon=0), lambda done, total: None)
         try:
             await self._run(self._take(order, OPENING, rows))
@@ -184,21 +174,14 @@ class Chain:
             raise MisuseError("only a chain that is broken, and nobody mends, can be mended")
         lost = self.lost
         check_patches(self.stages, patches, [place for place, loss in lost.items() if loss.kind != "slow"])
-        order = list(self._members)
+        order = list(self._roster.members)
         for patch in reversed(patches):
-            order[patch.first : patch.end] = self._newcomers(patch.newcomers)
-        redial = self._diagnosis.cuts(_numbers(self._members))
+            order[patch.first : patch.end] = self._roster.newcomers(patch.newcomers)
+        redial = self._diagnosis.cuts(self._roster.numbers)
         for member in order:
             self._diagnosis.forgive(member.number)
         rows = Rows(keep, feed, progress, self.receipts.whole_rows(keep))
         await self._run(self._take(order, MENDING, rows, redial))
-
-    def _newcomers(self, stages: Sequence[StagePlan]) -> list[Member]:
-        if self._numbers + len(stages) > MAX_STAGE_NUMBERS:
-            raise MisuseError(f"a session opens at most {MAX_STAGE_NUMBERS} stages in its life")
-        made = [Member(stage, self._numbers + index, self) for index, stage in enumerate(stages)]
-        self._numbers += len(stages)
-        return made
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run an attempt, which evidence and ``close`` can end as its caller can."""
@@ -215,13 +198,13 @@ class Chain:
         self._attempt = attempt = Attempt(self._parts, order, self._entrance, self, patience, self._next_generation)
         try:
             await attempt.run(rows, redial)
-            if not self._members and any(member.number in self._diagnosis.lost for member in order):
+            if not self._roster.members and any(member.number in self._diagnosis.lost for member in order):
                 raise AttemptFailed(())
         except BaseException as error:
             failed: ChainOpenError | None = None
             if isinstance(error, AttemptFailed) or self._interrupted:
                 told = error.failures if isinstance(error, AttemptFailed) else ()
-                failed = blame(attempt, told, self._diagnosis, _numbers(self._members))
+                failed = blame(attempt, told, self._diagnosis, self._roster.numbers)
             self._undo(attempt)
             if failed is not None:
                 raise failed from error
@@ -238,25 +221,22 @@ class Chain:
 
     def _undo(self, attempt: Attempt) -> None:
         """Forget the newcomers of a failed attempt; those who were here before stay."""
-        newcomers = [member for member in attempt.order if member not in self._members]
+        newcomers = [member for member in attempt.order if member not in self._roster.members]
         self._diagnosis.excuse(_numbers(newcomers))
-        self._diagnosis.seat(self.generation, [member.seat for member in self._members])
+        self._diagnosis.seat(self.generation, [member.seat for member in self._roster.members])
         for member in newcomers:
-            self._dismiss(member)
-        self._dismiss_lost()
+            self._roster.dismiss(member)
+        self._roster.dismiss_lost()
         if attempt.entrance is not None and attempt.entrance is not self._entrance:
-            self._farewells.bid(attempt.entrance.close())
-        if self._members and attempt.generation >= 0:
+            self._roster.bid(attempt.entrance.close())
+        if self._roster.members and attempt.generation >= 0:
             self.receipts.heal_failed(attempt.mended)
 
     def _settle(self, attempt: Attempt) -> None:
         """The attempt has made a chain: whoever it does without is sent home."""
-        before, self._members = self._members, attempt.order
-        for member in before:
-            if member not in self._members:
-                self._dismiss(member)
+        self._roster.seat(attempt.order)
         if self._entrance is not None and self._entrance is not attempt.entrance:
-            self._farewells.bid(self._entrance.close())
+            self._roster.bid(self._entrance.close())
         self._entrance = attempt.entrance
         self.receipts.seated([member.signer for member in attempt.order], attempt.mended)
         self._diagnosis.settle()
@@ -284,8 +264,8 @@ class Chain:
         """See ``Ears``."""
         message = frame.message
         if isinstance(message, Result):
-            order = self._members if self._attempt is None else self._attempt.order
-            if member not in (*self._members[-1:], *order[-1:]):
+            order = self._roster.members if self._attempt is None else self._attempt.order
+            if member not in (*self._roster.members[-1:], *order[-1:]):
                 raise ProtocolViolation("only the last server sends results")
             if self._pending.resolve(message, frame):
                 self.receipts.answered(message, frame.payload)
@@ -296,8 +276,8 @@ class Chain:
                 self._weigh()
         elif isinstance(message, Replayed) and self._attempt is not None:
             self._attempt.hear(member, message)
-        elif isinstance(message, Pace) and self.on_pace is not None and member in self._members:
-            self.on_pace(self._members.index(member), message)
+        elif isinstance(message, Pace) and self.on_pace is not None and member in self._roster.members:
+            self.on_pace(self._roster.members.index(member), message)
         elif not isinstance(message, Pace | Replayed):
             raise ProtocolViolation(f"unexpected {type(message).__name__}")
 
@@ -308,7 +288,7 @@ class Chain:
         except PeerError as error:
             if error.peer in ("", member.peer):
                 raise
-            for liar in self._members:
+            for liar in self._roster.members:
                 if liar.peer == error.peer:
                     self.on_loss(liar, CRIME, Loss("failed", PeerLostError(error.message, peer=liar.peer)))
 
@@ -324,10 +304,10 @@ class Chain:
 
         Breaks the chain at once. A slow one may stay after all: a ``mend`` that does not cover it takes it back.
         """
-        if not 0 <= place < len(self._members):
+        if not 0 <= place < len(self._roster.members):
             raise MisuseError(f"the chain has no place {place}")
         weight = LINK if loss.kind == "slow" else WORD  # it may turn out to be gone
-        self._diagnosis.saw(self._members[place].number, weight, loss)
+        self._diagnosis.saw(self._roster.members[place].number, weight, loss)
         self._judge()
 
     def _weigh(self) -> None:
@@ -336,7 +316,7 @@ class Chain:
 
     @property
     def _seated(self) -> list[int]:
-        return _numbers(self._attempt.order if self._attempt is not None else self._members)
+        return _numbers(self._attempt.order if self._attempt is not None else self._roster.members)
 
     def _judge(self) -> None:
         """If somebody is lost, or a link: end the attempt that is under way, or else the steps."""
@@ -346,29 +326,18 @@ class Chain:
         numbers, attempt = self._seated, self._attempt
         lost = any(number in self._diagnosis.lost for number in numbers)
         if attempt is not None:
-            cut = bool(self._members) and bool(self._diagnosis.cuts(numbers, self.generation))
+            cut = bool(self._roster.members) and bool(self._diagnosis.cuts(numbers, self.generation))
             if (lost or cut) and self._mending.running:
                 self._interrupted = True
                 self._mending.stop()
         elif lost or self._diagnosis.cuts(numbers):
             self._end(self._diagnosis.error(numbers) or PeerLostError("the chain broke"))
-            self._dismiss_lost()
+            self._roster.dismiss_lost()
 
     def _end(self, error: SwarmError) -> None:
         """From here on nothing is answered; whoever waits for a step is told why."""
         self._error = self._error or error
         self._pending.fail(self._error)
-
-    def _dismiss_lost(self) -> None:
-        lost = self._diagnosis.lost
-        for member in self._members:
-            if member.number in lost and lost[member.number].kind != "slow" and not member.parted:
-                self._dismiss(member)
-
-    def _dismiss(self, member: Member) -> None:
-        """Part with a server; whether it reads the farewell or not holds nobody up."""
-        member.part()
-        self._farewells.bid(member.hang_up())
 
     async def close(self, settle: LastWords | None = None) -> None:
         """Tell every server that the session is over, and hang up; before that have ``settle`` talk to them.
@@ -384,14 +353,10 @@ class Chain:
         self._end(PeerLostError("the session is closed"))
         await self._mending.stopped()
         if settle is not None:
-            await settle(self._members)
-        for member in self._members:
-            member.part()
-        endings = [member.hang_up() for member in self._members]
+            await settle(self._roster.members)
         if self._entrance is not None:
-            endings.append(self._entrance.close())
-        await asyncio.gather(*endings, return_exceptions=True)
-        await self._farewells.said()
+            self._roster.bid(self._entrance.close())
+        await self._roster.close()
 
 
 def _numbers(members: Sequence[Member]) -> list[int]:
