@@ -35,6 +35,10 @@ FIGURES_S = 120.0
 """Older figures of a server are not shown: they say nothing of how it is."""
 SHORT_CHARS = 8
 MAX_NAME_CHARS = 120
+MOST_SESSIONS = 1024
+"""Of one server that count; sixteen times what one takes by itself."""
+MOST_TOKENS_PER_S = 1e5
+"""Of one server that count; no machine computes more."""
 AUDITORS = 2
 """Others that must hold all layers of a server so that its work can be judged: if one of them disagrees, the other
 decides."""
@@ -170,7 +174,7 @@ def _served(serving: Sequence[Listing], reports: Mapping[PeerId, StatusReport], 
     """
     if not reports:
         return None
-    claimed = sum(report.answers / window_s(report) for report in reports.values())
+    claimed = sum(min(report.answers / window_s(report), MOST_TOKENS_PER_S) for report in reports.values())
     rows = np.zeros(layers)
     for listing in serving:
         report = reports.get(listing.peer)
@@ -186,7 +190,8 @@ def _sessions(serving: Sequence[Listing], layers: int) -> int:
     passing = np.zeros(layers, dtype=np.int64)
     for listing in serving:
         if listing.metrics is not None:
-            passing[listing.announcement.start : listing.announcement.end] += listing.metrics.sessions
+            sessions = min(listing.metrics.sessions, MOST_SESSIONS)
+            passing[listing.announcement.start : listing.announcement.end] += sessions
     return int(passing.min())
 
 

@@ -1,26 +1,32 @@
 """Live chains, put together from what each of their servers tells of its own stage. Pure.
 
 Anybody may claim any stage of any label, with any figures. So stages are only ever laid side by side: nothing is
-believed of one because of another, and a sum that cannot be is shown as nothing left over. Labels are public once a
-server has told one, so whoever claims a place later than another has to wait until that one falls silent.
+believed of one because of another, and times that cannot be are not shown. Labels are public once a server has told
+one, so whoever claims a place later than another has to wait until that one falls silent. And anybody may tell of
+chains that never were; so those that servers of the same networks tell share what room there is.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
+
+import msgspec
 
 from swarm.core.ids import PeerId
 from swarm.core.limits import MAX_STAGES
+from swarm.health.networks import first_network
 from swarm.health.picture.figures import rounded, rounded_or_none
-from swarm.health.sight import Sight
+from swarm.health.sight import STRANGER, Sight
 from swarm.health.state import ChainState, StageState
 from swarm.wire.status import WINDOW_S, StageFigures
 
 MAX_CHAINS = 64
-"""Of a model, complete ones first, of those the ones with the latest steps."""
+"""Of a model, complete ones first; of those the latest ones of each set of networks in turn."""
+MOST_SPENT = 2.0
+"""So many times its chain's period a stage's means may be; what takes longer did not happen once a token."""
 SLOWEST_PERIOD_S = 60.0
 FASTEST_PERIOD_S = 1e-4
 """Nobody decodes faster; what says so has not measured."""
@@ -45,17 +51,19 @@ def chains_of(sight: Sight) -> list[ChainState]:
 
     A stage counts if it lies within the layers its server announces and had a step in the last ``WINDOW_S``. Of several
     claims to the same layers the one known longer counts, once it is over ``LOYAL_S`` late the one with the latest
-    step, as after a heal. A chain of which neither all stages nor two decode steps were heard of is left out: servers
-    that probe themselves at their start make such.
+    step, as after a heal. Who was ejected claims nothing. A chain of which neither all stages nor two decode steps were
+    heard of is left out: servers that probe themselves at their start make such.
 
     O(claims log claims).
     """
     now_s, layers = sight.at, sight.layers
     claims: dict[bytes, list[_Claim]] = defaultdict(list)
+    homes: dict[str, str] = {}
     for server in sight.servers:
         told = sight.heard.get(server.peer)
-        if told is None or told.report is None:
+        if told is None or told.report is None or sight.repute.get(server.peer, STRANGER).ejected:
             continue
+        homes[server.peer] = told.network or first_network(server.listing.announcement.addresses)
         span = server.listing.announcement.span
         for figures in told.report.chains:
             at = told.report_at - figures.age_s
@@ -66,10 +74,20 @@ def chains_of(sight: Sight) -> list[ChainState]:
         chain = _chain(label, _ranked(theirs, sight.chains.get(label.hex(), frozenset())), layers, now_s)
         if chain.complete or any(claim.figures.period_s is not None for claim in theirs):
             dated.append((max(claim.at for claim in theirs), chain))
-    dated.sort(key=lambda one: (not one[1].complete, -one[0], one[1].label))
-    shown = dated[:MAX_CHAINS]
-    shown.sort(key=lambda one: (-one[0], one[1].label))
-    return [chain for _, chain in shown]
+    dated.sort(key=lambda one: (-one[0], one[1].label))
+    return [chain for _, chain in dated] if len(dated) <= MAX_CHAINS else _some(dated, homes)
+
+
+def _some(dated: Sequence[tuple[float, ChainState]], homes: Mapping[str, str]) -> list[ChainState]:
+    """``MAX_CHAINS`` of them in the order they have, complete ones before others, going round the networks."""
+    before: Counter[tuple[bool, frozenset[str]]] = Counter()
+    ranked = []
+    for place, (_, chain) in enumerate(dated):
+        crowd = chain.complete, frozenset(homes[stage.peer] for stage in chain.stages)
+        ranked.append((not chain.complete, before[crowd], place))
+        before[crowd] += 1
+    ranked.sort()
+    return [dated[place][1] for place in sorted(place for _, _, place in ranked[:MAX_CHAINS])]
 
 
 def _ranked(claims: Sequence[_Claim], known: Collection[str]) -> list[_Claim]:
@@ -87,6 +105,7 @@ def _chain(label: bytes, claims: Sequence[_Claim], layers: int, now_s: float) ->
     period_s = median(periods_s) if periods_s else None
     if period_s is not None and not FASTEST_PERIOD_S <= period_s <= SLOWEST_PERIOD_S:
         period_s = None
+    stages = [_believed(stage, period_s) for stage in stages]
     spent = [_spent_s(stage.figures) for stage in stages]
     elsewhere_s = None
     if complete and period_s is not None and None not in spent:
@@ -138,6 +157,14 @@ def _beside(claims: Sequence[_Claim]) -> list[_Claim]:
         if len(chosen) == MAX_STAGES:
             break
     return sorted(chosen, key=lambda claim: claim.figures.start)
+
+
+def _believed(claim: _Claim, period_s: float | None) -> _Claim:
+    """``claim``, without its times if they cannot be."""
+    spent_s = _spent_s(claim.figures)
+    if spent_s is None or period_s is None or spent_s <= MOST_SPENT * period_s:
+        return claim
+    return replace(claim, figures=msgspec.structs.replace(claim.figures, wait_s=None, compute_s=None, send_s=None))
 
 
 def _spent_s(figures: StageFigures) -> float | None:

@@ -22,7 +22,7 @@ CONTACTS_FROM = 8
 """Servers whose addresses are weighed for a volunteer's command, those this page has reached for longest."""
 
 
-MAX_SERVERS = 2000
+MAX_SERVERS = 4000
 """On a page,"""
 LEAST_SERVERS = 8
 """and so many of a model that comes late."""

@@ -12,7 +12,16 @@ from sights import MODEL, NOW_S, PEERS, UNREACHED, built, few, heard, histogram,
 
 from swarm.core.announcement import Reach, State
 from swarm.core.numerics import Numerics
-from swarm.health.picture.building import AUDITORS, FIGURES_S, build, condition, predict, replicas
+from swarm.health.picture.building import (
+    AUDITORS,
+    FIGURES_S,
+    MOST_SESSIONS,
+    MOST_TOKENS_PER_S,
+    build,
+    condition,
+    predict,
+    replicas,
+)
 from swarm.health.picture.links import MAX_OF_ONE
 from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Sight
 from swarm.health.state import CoverageState, ModelState
@@ -147,6 +156,7 @@ def test_sessions_are_bounded_by_the_layer_with_the_fewest() -> None:
     busy = [server(number, start, start + 2, measured={"sessions": 3}) for number, start in enumerate((0, 2, 4))]
     assert built(busy).sessions == 3
     assert built([*busy, server(3, 2, 4, measured={"sessions": 2**31})]).sessions == 3
+    assert built([*busy, server(3, 0, 6, measured={"sessions": 2**31})]).sessions == 3 + MOST_SESSIONS
 
 
 def test_tokens_served_are_bounded_by_the_rows_of_layers_that_tell() -> None:
@@ -157,6 +167,9 @@ def test_tokens_served_are_bounded_by_the_rows_of_layers_that_tell() -> None:
     assert built(THREE, heard=told | {PEERS[2]: heard(liar)}).served_tokens_per_s == 10.0
     off = Heard(reached=True, note="off")
     assert built(THREE, heard=told | {PEERS[0]: off}).served_tokens_per_s == 10.0
+    everything = [server(number, 0, 6) for number in range(2)]
+    huge = heard(report(answers=2**62, decode_rows=2**62))
+    assert built(everything, heard={PEERS[0]: huge}).served_tokens_per_s == MOST_TOKENS_PER_S, "also who holds all"
     assert built(THREE, heard={}).served_tokens_per_s is None
 
 

@@ -13,7 +13,7 @@ from sights import LABELS, NOW_S, PEERS, UNREACHED, figures, heard, report, serv
 
 from swarm.core.ids import PeerId
 from swarm.health.picture.chains import LOYAL_S, MAX_CHAINS, QUIET_S, chains_of
-from swarm.health.sight import Heard
+from swarm.health.sight import Heard, Repute
 from swarm.health.state import ChainState
 from swarm.wire.status import WINDOW_S, StageFigures
 
@@ -49,8 +49,45 @@ def test_stages_of_one_label_are_one_chain() -> None:
 
 
 def test_what_is_left_over_is_never_negative() -> None:
-    [chain] = chains(everybody(compute_s=3600.0))
+    [chain] = chains(everybody(compute_s=0.1))
     assert chain.elsewhere_s == 0.0
+
+
+def test_times_that_cannot_be_are_not_shown_and_nothing_is_left_of_them() -> None:
+    """A step of 0.2 s was not computed for an hour at one of its servers; the others are believed as before."""
+    liar = {PEERS[1]: told(figures(2, 4, compute_s=3600.0))}
+    [chain] = chains(everybody() | liar)
+    assert [stage.compute_s for stage in chain.stages] == [0.02, None, 0.02]
+    assert (chain.stages[1].wait_s, chain.stages[1].send_s, chain.elsewhere_s) == (None, None, None)
+    assert chain.tokens_per_s == 5.0
+
+
+def test_who_was_ejected_tells_of_no_chain() -> None:
+    seen = sight(THREE, heard=everybody(), repute={PEERS[1]: Repute(ejected=True)})
+    [chain] = chains_of(seen)
+    assert not chain.complete
+    assert PEERS[1] not in {stage.peer for stage in chain.stages}
+
+
+def test_chains_that_a_crowd_at_one_place_makes_up_leave_the_others_room() -> None:
+    """Whole ones, each, and of this very moment."""
+    crowd = [server(number, 0, 6) for number in range(10, 40)]
+    made_up = {
+        one.peer: told(
+            *(figures(0, 6, bytes([number]) * 7 + bytes([label]), age_s=0.0) for label in range(60)),
+            network="203.0.113.0/24",
+        )
+        for number, one in enumerate(crowd)
+    }
+    honest = {
+        peer: replace(one, network=f"198.51.{number}.0/24") for number, (peer, one) in enumerate(everybody().items())
+    }
+    found = chains(made_up | honest, [*THREE, *crowd])
+    assert len(found) == MAX_CHAINS
+    assert LABELS[0].hex() in {chain.label for chain in found}
+    assert [chain.stages[0].figures_at for chain in found] == sorted(
+        (chain.stages[0].figures_at for chain in found), reverse=True
+    )
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
