@@ -32,6 +32,10 @@ PAGE = {
     "index.html": "text/html",
     "chat.css": "text/css",
     "chat.js": "text/javascript",
+    "dom.js": "text/javascript",
+    "message.js": "text/javascript",
+    "wire.js": "text/javascript",
+    "words.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 """The chat page's files, by content type."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx2
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from real_swarm import NAMES, TALKATIVE, RealSwarm
 
 SEEN_MS = 30_000
@@ -54,6 +54,11 @@ def ask(page: Page, question: str) -> Any:
     page.get_by_label("Your message").fill(question)
     page.get_by_role("button", name="Send").click()
     return page.locator("#talk li.assistant").last
+
+
+def replying(reply: dict[str, Any] | None) -> Callable[[Route], None]:
+    """Answers a request so, instead of the gateway; None: the connection fails."""
+    return lambda route: route.fulfill(**reply) if reply else route.abort()
 
 
 def test_coverage_and_servers_are_shown(real: RealSwarm, look: Any) -> None:
@@ -133,10 +138,40 @@ def test_stop_ends_a_chats_answer_and_the_next_question_works(real: RealSwarm, l
         answer = ask(page, "Write down the numbers from one to five hundred, in words.")
         expect(answer.locator(".said")).not_to_be_empty(timeout=ANSWERED_MS)
         page.get_by_role("button", name="Stop").click()
-        expect(answer.locator(".note")).to_have_text("stopped; not part of the conversation")
+        expect(answer.locator(".note")).to_have_text("stopped; what came so far stays in the conversation")
         expect(page.get_by_role("button", name="Send")).to_be_visible()
         expect(page.get_by_label("Your message")).to_be_focused()
-        expect(ask(page, "Say yes.").locator(".note")).to_contain_text(" → ", timeout=ANSWERED_MS)
+        with page.expect_request("**/chat/completions") as asked:
+            answer = ask(page, "Say yes.")
+        said = [message["role"] for message in asked.value.post_data_json["messages"]]
+        assert said == ["user", "assistant", "user"]
+        expect(answer.locator(".note")).to_contain_text(" → ", timeout=ANSWERED_MS)
+
+
+def test_no_failure_takes_what_was_typed(real: RealSwarm, look: Any) -> None:
+    refusal = {"error": {"message": "nobody serves layers 20:30 of demo", "code": "layers_missing"}}
+    begun = 'data: {"choices": [{"delta": {"content": "One <b>\\n\\n```py\\nx = 1"}, "finish_reason": null}]}\n\n'
+    cut = 'data: {"error": {"message": "a server was lost"}}\n\n'
+    with look(real.gateway_url) as page:
+        expect(page.locator("#model")).to_contain_text("30 layers")
+        for reply, told, left in (
+            (None, "the gateway cannot be reached", 1),
+            ({"status": 503, "json": refusal, "headers": {"Retry-After": "7"}}, "(try again in 7 s)", 1),
+            ({"body": begun + cut, "content_type": "text/event-stream"}, "cut short: a server was lost", 1),
+            ({"body": begun, "content_type": "text/event-stream"}, "cut short: the connection ended", 2),
+        ):
+            page.route("**/chat/completions", replying(reply))
+            answer = ask(page, "Precious words")
+            expect(answer.locator(".note.wrong")).to_contain_text(told)
+            expect(page.get_by_label("Your message")).to_have_value("Precious words")
+            expect(page.locator("#talk li.user")).to_have_count(left)  # what came to nothing is gone when asked again
+        assert answer.locator("pre code").inner_text() == "x = 1"
+        assert answer.locator(".said p").inner_text() == "One <b>"
+        page.unroute_all()
+        page.get_by_role("button", name="Try again").click()
+        expect(page.get_by_label("Your message")).to_have_value("")
+        expect(page.locator("#talk li.assistant .said").last).not_to_be_empty(timeout=ANSWERED_MS)
+        page.watched.forgive("ERR_FAILED|503")
 
 
 @pytest.mark.parametrize(("size", "scheme"), [("desktop", "dark"), ("phone", "light"), ("phone", "dark")])

@@ -11,6 +11,7 @@ from page_tags import Tags
 from swarm.gateway.app import PAGE
 
 FILES = resources.files("swarm.gateway") / "page"
+SCRIPTS = [name for name in PAGE if name.endswith(".js")]
 MARKUP = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser")
 
 
@@ -26,7 +27,10 @@ def test_the_policy_forbids_nothing_that_the_page_needs() -> None:
         assert "style" not in attributes
         assert not [name for name in attributes if name.startswith("on")]
     links = [a.get("src") or a.get("href") for _, a in page.tags if a.get("src") or a.get("href")]
-    assert {str(link).removeprefix("page/") for link in links} == set(PAGE) - {"index.html"}
+    named = {str(link).removeprefix("page/") for link in links}
+    for name in SCRIPTS:
+        named |= set(re.findall(r'^import .*?"\./([\w.]+)";$', source(name), re.MULTILINE))
+    assert named == set(PAGE) - {"index.html"}
 
 
 def test_a_label_for_every_field_and_a_language() -> None:
@@ -46,7 +50,7 @@ def test_the_three_claims_are_there() -> None:
 
 @pytest.mark.parametrize("name", MARKUP)
 def test_no_text_becomes_markup(name: str) -> None:
-    assert name not in source("chat.js")
+    assert [script for script in SCRIPTS if name in source(script)] == []
 
 
 def test_nothing_comes_from_elsewhere() -> None:
@@ -56,7 +60,7 @@ def test_nothing_comes_from_elsewhere() -> None:
 
 
 def test_every_element_that_the_script_wants_is_on_the_page() -> None:
-    wanted = set(re.findall(r'one\("(\w+)"\)', source("chat.js")))
+    wanted = {name for script in SCRIPTS for name in re.findall(r'one\("(\w+)"\)', source(script))}
     there = {attributes.get("id") for _, attributes in Tags(source("index.html")).tags}
     assert wanted
     assert wanted <= there
