@@ -24,7 +24,7 @@ def happened(before: SwarmState, after: SwarmState) -> list[EventState]:
     """Events that lead from one state to the other, without numbers; none from a state to itself.
 
     A model that was not there before tells nothing of its servers: somebody began to look, they did not all come at
-    once. O(servers).
+    once. Of a server that never answered only its end is told. O(servers).
     """
     known = {model.model: model for model in before.models}
     events: list[EventState] = []
@@ -89,22 +89,28 @@ _Found = tuple[str, ServerState | None, str, str]
 def _of_server(before: ServerState | None, after: ServerState) -> list[_Found]:
     name = called(after)
     if before is None:
-        return [("joined", after, f"{name} joined: {_layers(after)}.", "")] if after.condition == "serving" else []
+        return [("joined", after, f"{name} joined: {_layers(after)}.", "")] if _serves(after) else []
     return [
         *((kind, after, text, "") for kind, text in _came_and_went(before, after, name)),
         *((kind, after, text, proof) for kind, text, proof in _judged(before, after, name)),
     ]
 
 
+def _serves(server: ServerState) -> bool:
+    """Not only by its own word: it answers."""
+    return server.condition == "serving" and bool(server.reached)
+
+
 def _came_and_went(before: ServerState, after: ServerState, name: str) -> list[tuple[str, str]]:
     told = []
-    if before.condition == "joining" and after.condition == "serving":
+    if _serves(after) and (before.condition == "joining" or before.reached is None):
         told.append(("joined", f"{name} joined: {_layers(after)}."))
-    elif after.condition == "silent" and before.condition in PRESENT:
+    elif after.condition == "silent" and before.condition in PRESENT and before.reached:
         told.append(("silent", f"{name} does not answer any more: it had {_layers(after)}."))
-    elif before.condition == "silent" and after.condition in PRESENT:
+    elif before.condition == "silent" and after.condition in PRESENT and after.reached:
         told.append(("back", f"{name} is back with {_layers(after)}."))
-    if (before.start, before.end) != (after.start, after.end) and before.condition != "joining":
+    elsewhere = (before.start, before.end) != (after.start, after.end) and before.condition != "joining"
+    if elsewhere and (before.reached or after.reached):
         told.append(("moved", f"{name} moved from {_layers(before)} to {_layers(after)}."))
     healed = _heals(before, after)
     if healed:

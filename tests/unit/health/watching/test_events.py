@@ -13,8 +13,19 @@ from sights import MODEL, NOW_S, PEERS, UNREACHED, built, few, heard, report, se
 from swarm.core.announcement import State
 from swarm.health.picture.building import NO_PREDICTION, build
 from swarm.health.sight import Repute, Seen, Sight
-from swarm.health.state import EventState, ModelState
-from swarm.health.watching.chronicle import BUDGET, BUDGET_S, CROWD, GAP_S, HOUR_S, OUTAGE_S, SETTLE_S, Chronicle
+from swarm.health.state import EventState, ModelState, ServerState
+from swarm.health.watching.chronicle import (
+    BUDGET,
+    BUDGET_S,
+    CROWD,
+    GAP_S,
+    HOUR_S,
+    KNOWN_S,
+    MOVES_OF_ONE,
+    OUTAGE_S,
+    SETTLE_S,
+    Chronicle,
+)
 from swarm.health.watching.events import MANY, condensed, happened
 from swarm.wire.status import Totals
 
@@ -232,6 +243,75 @@ def test_a_server_made_up_every_second_does_not_have_all_else_forgotten() -> Non
     assert page.show(built(THREE[:2])) == ["unusable"], "what happens to the model is told all the same"
     caught = {PEERS[0]: Repute(strikes=2, ejected=True)}
     assert page.show(built(THREE[:2], repute=caught)) == ["struck", "ejected"], "and what this machine found"
+
+
+def made_up(first: int, count: int, *, reached: bool = True) -> list[ServerState]:
+    """Servers that nobody knew before."""
+    [one] = [one for one in built([*THREE, server(3, 0, 6)]).servers if one.peer == PEERS[3]]
+    names = [f"made up {number}" for number in range(first, first + count)]
+    return [replace(one, peer=name, short=name[-8:], reached=reached or None) for name in names]
+
+
+def beside(model: ModelState, *others: ServerState) -> ModelState:
+    return replace(model, servers=[*model.servers, *others])
+
+
+def test_what_happens_to_known_servers_is_told_whatever_newcomers_do_meanwhile() -> None:
+    page, whole = Told(), built(THREE)
+    page.settle(whole)
+    for _ in range(int(KNOWN_S / GAP_S)):
+        assert page.show(whole, GAP_S) == []
+    for one in made_up(0, CROWD):
+        page.show(beside(whole, one))
+    lost = {one.peer: heard() for one in THREE} | {PEERS[1]: UNREACHED}
+    dark = beside(built(THREE, heard=lost, step_s=None), *made_up(10**5, 50))
+    assert page.show(dark) == ["silent", "unusable"]
+
+
+def test_what_known_servers_do_is_not_told_among_what_a_crowd_does() -> None:
+    page = Told()
+    page.settle(built(THREE))
+    for _ in range(int(KNOWN_S / GAP_S)):
+        page.show(built(THREE), GAP_S)
+    crowd = made_up(0, 2 * MANY)
+    page.show(beside(built(THREE), *crowd))
+    state = swarm(built(without(1), step_s=None), at=page.now_s + 1)
+    told = page.chronicle.follow(state, answered_at=state.at, problem="")
+    assert [(one.kind, one.peer) for one in told] == [("left", PEERS[1]), ("left", ""), ("unusable", "")]
+
+
+def test_of_servers_that_never_answered_nothing_is_told() -> None:
+    page, crowd = Told(), made_up(0, 3, reached=False)
+    page.settle(built(THREE))
+    assert page.show(beside(built(THREE), *crowd)) == []
+    moved = [replace(one, start=2) for one in crowd]
+    assert page.show(beside(built(THREE), *moved)) == []
+    silent = [replace(one, condition="silent", reached=False) for one in moved]
+    assert page.show(beside(built(THREE), *silent)) == []
+    assert page.show(built(THREE)) == []
+    assert page.chronicle.moves(MODEL, page.now_s) == 0
+    assert page.show(beside(built(THREE), *crowd)) == []
+    assert page.show(beside(built(THREE), *made_up(0, 3))) == ["joined"] * 3, "once they do"
+
+
+def test_moves_of_one_server_count_up_to_what_the_rules_allow() -> None:
+    page = Told()
+    states = [built([*THREE, server(3, 0, 6)]), built([*THREE, server(3, 0, 2)])]
+    page.settle(states[0])
+    for turn in range(3 * MOVES_OF_ONE):
+        page.show(states[(turn + 1) % 2])
+    assert page.chronicle.moves(MODEL, page.now_s) == MOVES_OF_ONE
+
+
+def test_proofs_against_newcomers_without_end_are_told_up_to_a_number() -> None:
+    page, whole = Told(), built(THREE)
+    page.settle(whole)
+    kinds: list[str] = []
+    for one in made_up(0, 2 * CROWD):
+        page.show(beside(whole, one), 0.1)
+        standing = replace(one.standing, ejected=True)
+        kinds += page.show(beside(whole, replace(one, condition="ejected", standing=standing)), 0.1)
+    assert kinds.count("ejected") == CROWD
 
 
 def test_a_model_that_flaps_is_not_told_all_the_time() -> None:
