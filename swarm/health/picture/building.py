@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -88,8 +89,9 @@ def replicas(sight: Sight) -> list[Listing]:
 
 
 def predict(sight: Sight, serving: Sequence[Listing]) -> Prediction:
-    """What a new session from here would get of ``serving``. Takes as long as a route does."""
-    if not sight.layers or not serving:
+    """What a new session from here would get of ``serving``. Takes as long as a route does; nothing where a layer is
+    missing."""
+    if not sight.layers or 0 in holders((listing.announcement.span for listing in serving), sight.layers):
         return NO_PREDICTION
     rtts: dict[str, float] = {peer: heard.rtt_s for peer, heard in sight.heard.items() if heard.rtt_s is not None}
     snapshot = Snapshot(
@@ -155,15 +157,14 @@ def _coverage(sight: Sight, counts: Sequence[int], counting: set[PeerId]) -> lis
         for seen in sight.servers
         if seen.peer not in counting and seen.listing.announcement.state is not State.JOINING
     ]
-    silent = holders(claims, sight.layers)
-    stretches: list[CoverageState] = []
-    for layer, (replica_count, silent_count) in enumerate(zip(counts, silent, strict=True)):
-        last = stretches[-1] if stretches else None
-        start = layer
-        if last is not None and (last.replicas, last.silent) == (replica_count, silent_count):
-            start = stretches.pop().start
-        stretches.append(CoverageState(start=start, end=layer + 1, replicas=replica_count, silent=silent_count))
-    return stretches
+    if not sight.layers:
+        return []
+    kinds = np.array([counts, holders(claims, sight.layers)])
+    edges = [0, *(np.flatnonzero(np.any(np.diff(kinds), axis=0)) + 1).tolist(), sight.layers]
+    return [
+        CoverageState(start=start, end=end, replicas=int(kinds[0, start]), silent=int(kinds[1, start]))
+        for start, end in pairwise(edges)
+    ]
 
 
 def _served(serving: Sequence[Listing], reports: Mapping[PeerId, StatusReport], layers: int) -> float | None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from swarm.core.announcement import Reach
 from swarm.core.ids import PeerId
-from swarm.core.listing import Listing
 from swarm.health.picture.advice import contacts
-from swarm.health.picture.building import Prediction, build, predict, replicas
-from swarm.health.picture.figures import rounded
+from swarm.health.picture.building import build
 from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Sight
 from swarm.health.state import ModelState
+from swarm.health.watching.forecasts import Forecasts
 from swarm.health.watching.quiet import carried
 from swarm.health.watching.reading import Evidence, ModelRead, Reading
 from swarm.health.watching.visiting import Target
@@ -46,7 +45,7 @@ class Looker:
     def __init__(self, hidden_sizes: Mapping[str, int]) -> None:
         self._hidden_sizes = hidden_sizes
         self._states: dict[str, ModelState] = {}
-        self._predictions: dict[str, tuple[object, Prediction]] = {}
+        self._forecasts = Forecasts()
 
     def look(self, looks: Looks) -> list[ModelState]:
         """The models, those with servers first. Some 100 ms for 500 servers of 60 layers, on one core.
@@ -54,17 +53,17 @@ class Looker:
         Of all servers ``MAX_SERVERS`` and some are shown: of the first model as many as half of that, of the next half
         of what is left, and so on.
         """
-        states: dict[str, ModelState] = {}
+        sights = []
         left = MAX_SERVERS
         for read in looks.models:
-            sight = self._sight(read, looks, max(left // 2, LEAST_SERVERS))
-            prediction = self._predicted(sight, replicas(sight))
-            state = carried(self._states.get(sight.model), build(sight, prediction))
-            states[sight.model] = state
-            left = max(left - len(state.servers), 0)
-        self._states = states
-        self._predictions = {model: known for model, known in self._predictions.items() if model in states}
-        return sorted(states.values(), key=lambda state: not state.servers)
+            sights.append(self._sight(read, looks, max(left // 2, LEAST_SERVERS)))
+            left = max(left - min(len(sights[-1].servers), sights[-1].most_servers), 0)
+        predicted = self._forecasts.predicted(sights)
+        self._states = {
+            sight.model: carried(self._states.get(sight.model), build(sight, predicted[sight.model]))
+            for sight in sights
+        }
+        return sorted(self._states.values(), key=lambda state: not state.servers)
 
     def _sight(self, read: ModelRead, looks: Looks, most_servers: int) -> Sight:
         model = str(read.model)
@@ -84,28 +83,10 @@ class Looker:
             chains=_stages(self._states.get(model)),
         )
 
-    def _predicted(self, sight: Sight, serving: Sequence[Listing]) -> Prediction:
-        """Routed again only if a record or a distance is another than the last time."""
-        key = (
-            sight.layers,
-            sight.hidden_size,
-            [_version(listing, sight.heard.get(listing.peer, NOTHING_HEARD)) for listing in serving],
-        )
-        known = self._predictions.get(sight.model)
-        if known is None or known[0] != key:
-            known = self._predictions[sight.model] = key, predict(sight, serving)
-        return known[1]
-
 
 def _stages(state: ModelState | None) -> dict[str, frozenset[str]]:
     chains = [] if state is None else state.chains
     return {chain.label: frozenset(stage.peer for stage in chain.stages) for chain in chains}
-
-
-def _version(listing: Listing, heard: Heard) -> tuple[object, ...]:
-    told, metrics = listing.announcement, listing.metrics
-    number = None if metrics is None else metrics.sequence
-    return told.peer, told.instance, told.sequence, number, heard.rtt_s and rounded(heard.rtt_s)
 
 
 def listed(reading: Reading, model: str) -> list[PeerId]:

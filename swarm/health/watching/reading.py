@@ -20,7 +20,7 @@ from swarm.health.sight import Seen
 from swarm.health.watching.archive import Past
 from swarm.models.demo import SMOLLM2
 from swarm.models.resolve import DEMO
-from swarm.scheduling.coverage import holders, usable
+from swarm.scheduling.coverage import usable
 
 INDEX_EVERY_S = 10.0
 """The index is read so often; it changes when models come and go."""
@@ -202,6 +202,8 @@ class Reading:
         if listings:
             model.last_at = now_s
             model.layers = _layers(model.layers, listings, self._evidence.reached)
+            answering = [one for one in listings if one.peer in self._evidence.reached]
+            model.whole = model.whole or _is_whole(answering, model.layers)
 
     def _add_wanted(self, name: str) -> None:
         """A model named whole is looked for whether or not the index has it."""
@@ -248,10 +250,9 @@ class Reading:
     def _ranked(self) -> list[ModelRead]:
         def rank(model: ModelRead) -> tuple[bool, bool, bool, bool, float, str]:
             present = [seen for seen in model.servers.values() if not seen.gone]
-            answering = [seen.listing for seen in present if seen.peer in self._evidence.reached]
-            model.whole = known = model.whole or _is_whole(answering, model.layers)
-            claims = (False, False) if known else (not answering, not present)
-            return not model.asked, not known, *claims, model.first_at, str(model.model)
+            answering = any(seen.peer in self._evidence.reached for seen in present)
+            claims = (False, False) if model.whole else (not answering, not present)
+            return not model.asked, not model.whole, *claims, model.first_at, str(model.model)
 
         return sorted(self.models.values(), key=rank)
 
@@ -273,9 +274,14 @@ class Reading:
 
 
 def _is_whole(listings: Sequence[Listing], layers: int) -> bool:
-    """Whether those who serve tile all layers."""
+    """Whether those who serve tile all layers. O(servers log servers)."""
     told = [one.announcement for one in listings if one.announcement.layer_count == layers and usable(one)]
-    return bool(layers) and 0 not in holders((one.span for one in told), layers)
+    reached = 0
+    for start, end in sorted((one.start, one.end) for one in told):
+        if start > reached:
+            return False
+        reached = max(reached, end)
+    return reached == layers > 0
 
 
 def _layers(before: int, listings: Sequence[Listing], reached: Mapping[PeerId, str]) -> int:
