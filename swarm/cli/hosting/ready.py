@@ -9,13 +9,14 @@ from contextlib import suppress
 from swarm.cli.hosting.probe import ProbeReport
 from swarm.cli.hosting.prospects import Prospects, prospects, prospects_json, prospects_text
 from swarm.client.finding.snapshot import Snapshot
-from swarm.core.announcement import Reach
+from swarm.core.announcement import Announcement
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.core.spans import missing_layers
 from swarm.engine.capacity import Room
 from swarm.engine.speed import SpanSpeed
 from swarm.engine.work import SpanInfo
+from swarm.scheduling.coverage import usable
 from swarm.scheduling.reasons import layers_text
 from swarm.server.service import Server
 from swarm.transport.pinger import Pinger
@@ -36,7 +37,7 @@ async def worth(server: Server, room: Room | None) -> tuple[list[Listing], Prosp
     swarm = Snapshot(
         model=announcer.current.model, layers=info.layer_count, listings=found, hidden_size=info.hidden_size
     )
-    rtt_s = await _round_trips(server, [one for one in found if one.peer != own.peer])
+    rtt_s = await _round_trips(server, worth_pinging(own.announcement, found)[:MOST_PINGED])
     fits = room is not None and room.capacity_layers >= info.layer_count
     step_s = None if room is None else alone_step_s(server.parts.speed, info, room)
     return found, prospects(swarm, own, rtt_s, fits=fits, alone_step_s=step_s)
@@ -54,8 +55,19 @@ def alone_step_s(speed: SpanSpeed, info: SpanInfo, room: Room) -> float | None:
     return speed.fixed_s + (info.layer_count + head) * speed.tau_s
 
 
+def worth_pinging(own: Announcement, found: Sequence[Listing]) -> list[Listing]:
+    """Who can be asked, those first whose links count: who could stand beside ``own``, or begin or end a chain."""
+
+    def counts(other: Announcement) -> bool:
+        beside = other.start <= own.end < other.end or own.start <= other.end < own.end
+        return beside or other.start == 0 or other.end == other.layer_count
+
+    there = [one for one in found if one.peer != own.peer and usable(one)]
+    return sorted(there, key=lambda one: not counts(one.announcement))
+
+
 async def _round_trips(server: Server, others: Sequence[Listing]) -> dict[PeerId, float]:
-    """Measured now, to as many as answer in time."""
+    """Measured now, from as many as answer in time."""
     pinger = Pinger(server.parts.transport, server.parts.clock, dial_s=PING_S, answer_s=PING_S)
     found: dict[PeerId, float] = {}
 
@@ -64,10 +76,9 @@ async def _round_trips(server: Server, others: Sequence[Listing]) -> dict[PeerId
         if rtt_s is not None:
             found[one.peer] = rtt_s
 
-    reachable = [one for one in others if one.announcement.reach is not Reach.UNREACHABLE and one.metrics is not None]
     with suppress(TimeoutError):
         async with asyncio.timeout(PING_S):
-            await asyncio.gather(*(measure(one) for one in reachable[:MOST_PINGED]))
+            await asyncio.gather(*(measure(one) for one in others))
     return found
 
 
