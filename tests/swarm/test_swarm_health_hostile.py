@@ -20,6 +20,7 @@ from swarm.core.metrics import MAX_RTT_PEERS
 from swarm.core.record_base import MAX_SECONDS
 from swarm.engine.speed import SpanSpeed
 from swarm.health.state import SwarmState
+from swarm.health.watching import asking
 from swarm.health.watching.events import MANY
 from swarm.health.watching.visiting import ANSWER_S
 from swarm.health.web.patches import difference
@@ -196,7 +197,7 @@ async def test_one_that_comes_and_goes_all_the_time_fills_no_log(swarm: Swarm) -
 
     async with watching(swarm) as watch:
         peer = await liar(swarm, nodes[1], answer)
-        await asyncio.sleep(250.0)
+        await asyncio.sleep(150.0)
         assert 1 < len(watch.events()) <= 21
         assert {event.peer for event in watch.events()} == {peer}
 
@@ -215,3 +216,27 @@ async def test_a_crowd_is_told_as_one(swarm: Swarm) -> None:
         assert len(patch.models) == 1
         [model] = [changed.model for changed in patch.models]
         assert len(model.servers) >= 4 * MANY
+
+
+async def test_records_of_servers_that_were_never_seen_cover_no_hole(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than the page can try: those it has not come to count no more than those that failed."""
+    monkeypatch.setattr(asking, "MAX_ASKED", 6)
+    monkeypatch.setattr(asking, "GUESTS", 1)
+    nodes = await swarm.serve(speed=SPEED)
+    made_up = 20
+    async with watching(swarm) as watch:
+        for _ in range(made_up):
+            swarm.network.freeze(await liar(swarm, nodes[1], silent))
+        await asyncio.sleep(asking.UNTRIED_S + 3.0)
+        model = only(watch.state())
+        assert model.usable
+        assert {one.replicas for one in model.coverage} == {1}, "each layer has the one server that answers"
+        await swarm.crash(nodes[1])
+        state = await seen(watch, lambda state: not only(state).usable, 12.0)
+        span = nodes[1].engine.info.span
+        assert only(state).missing == [(span.start, span.end)]
+        assert max(one.silent for one in only(state).coverage) == made_up + 1
+        assert {named(state, node.peer).condition for node in (nodes[0], nodes[2])} == {"serving"}
+        assert {event.peer for event in state.events if event.peer} == {nodes[1].peer}

@@ -24,7 +24,9 @@ EVERY_S = 2.0
 ASKS_PER_S = 200.0
 """all together: where that is not enough, each less often."""
 DIALS_AT_ONCE = 32
-"""To servers that were reached before, and as many to those that were not: who is not there keeps no others waiting."""
+"""To servers that were reached before;"""
+NEW_DIALS_AT_ONCE = 96
+"""and to those that were not: who is not there keeps no others waiting, but for his like."""
 DIAL_S = 4.0
 ANSWER_S = 3.0
 """A server that takes longer to say how it is counts as not reached this time."""
@@ -81,7 +83,7 @@ class Desk:
         self._transport = transport
         self._clock = clock
         self._random = chance
-        self._dials = {known: asyncio.Semaphore(DIALS_AT_ONCE) for known in (False, True)}
+        self._dials = {True: asyncio.Semaphore(DIALS_AT_ONCE), False: asyncio.Semaphore(NEW_DIALS_AT_ONCE)}
         self.changed = changed
         self.lines = 0
         self.answers = 0
