@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from swarm.client.chains.chain import Chain, Feed, LastWords, Loss, Patch, StagePlan
 from swarm.client.finding.ground import Ground
 from swarm.client.finding.opener import BUSY_JITTER, OpenChain
-from swarm.client.recovery.casualties import Casualties, Mercy
+from swarm.client.recovery.casualties import Mercy
 from swarm.client.recovery.outlook import Outlook
 from swarm.client.recovery.relinks import Relinks
 from swarm.client.recovery.standbys import Reserve, StandbyKeeper, stages_of
-from swarm.client.recovery.targets import Damage, Find, finder, patched, patches_for, wide_patches
+from swarm.client.recovery.takeover import Takeover
+from swarm.client.recovery.targets import patched
 from swarm.client.results import ChainStage, Heal, Progress, ProgressCallback, served_by
 from swarm.core.errors import (
     BusyError,
     ChainOpenError,
-    NetworkError,
     NoRouteError,
     PeerError,
     PeerLostError,
@@ -33,8 +33,6 @@ from swarm.wire.messages import Pace
 
 LOOK_EVERY_S = 1.0
 """While nobody holds the lost layers, the directory is read so often."""
-FRESH_S = 0.5
-"""How long a heal waits for the directory while somebody who failed before could be asked."""
 LEAST_WAIT_S = 0.05
 MAX_ATTEMPTS = 32
 """So many mends without a row that came through, and the chain is given up: a swarm of liars goes on for ever."""
@@ -66,17 +64,20 @@ class Healer:
         self._options = options
         self._needs = _same_class(opened.needs, self.chain.stages)
         self._exact = opened.route.exact and self.chain.plan.codec == "raw"
-        self._casualties = Casualties()
         self._handovers = Handovers()
         self._reserve = Reserve(ground, self._standby_needs)
         self._reserve.serve(self.chain.stages)
+        wanted = [self._needs, replace(self._needs, numerics="any")]  # those of the chain's own class first
+        self._takeover = Takeover(
+            self.chain, ground, keeper, self._reserve, wanted if options.mixed_numerics else wanted[:1]
+        )
+        self._casualties = self._takeover.casualties
         self._report: ProgressCallback = _silent
         self._closed = asyncio.Event()
         self._attempts = 0
         self._waited_s = 0.0
         self._all_late = False
         self._proven = True
-        self._counted: set[int] = set()
         self._relinks = Relinks(ground.view.links, ground.clock)
         self.chain.on_pace = self._paced
 
@@ -192,7 +193,7 @@ class Healer:
             if self._attempts >= MAX_ATTEMPTS:
                 raise PeerLostError(f"{why}; {MAX_ATTEMPTS} others in a row did no better", peer=self._first_lost())
             try:
-                outlook, patches = await self._choose()
+                outlook, patches = await self._takeover.choose()
                 self._relinks.check(self.chain.stages, self.chain.cuts, patches)
             except NoRouteError as error:
                 await self._wait(error, patience_s)
@@ -204,69 +205,6 @@ class Healer:
         pause_s = self._ground.clock.monotonic_s() - began_s
         self._healed(before, patches, Heal((), (), pause_s, keep if patches else 0, why))
 
-    async def _choose(self) -> tuple[Outlook, list[Patch]]:
-        """Who takes over: on the last view, on a fresh one, then with ever more mercy for those who failed before.
-
-        A fresh view that comes late, since nodes of the directory itself may be lost, is waited for only where there is
-        no mercy left on the last one.
-        """
-        last = None
-        with suppress(NetworkError):
-            last = await self._keeper.outlook()
-            damage = self._damage()
-            with suppress(NoRouteError):
-                return last, patches_for(damage, self._find(last, damage, Mercy.NONE))
-        limit_s = None if last is None else FRESH_S
-        while True:
-            fresh = await self._look_again(limit_s)
-            outlook = fresh or last
-            if outlook is None:
-                raise NoRouteError("the directory does not answer")
-            damage = self._damage()
-            for mercy in Mercy:
-                with suppress(NoRouteError):
-                    return outlook, patches_for(damage, self._find(outlook, damage, mercy))
-            if fresh is not None or limit_s is None:
-                return self._last_ways(outlook, damage)
-            limit_s = None
-
-    def _last_ways(self, outlook: Outlook, damage: Damage) -> tuple[Outlook, list[Patch]]:
-        """Over more places than are lost, then over links that broke before."""
-        try:
-            return outlook, wide_patches(damage, self._find(outlook, damage, Mercy.RETURNED))
-        except NoRouteError:
-            if (view := outlook.view.last_resort) is None:
-                raise
-        outlook = Outlook(view)
-        return outlook, patches_for(damage, self._find(outlook, damage, Mercy.RETURNED))
-
-    async def _look_again(self, limit_s: float | None) -> Outlook | None:
-        """A fresh view; None if the directory does not answer, or not within ``limit_s``."""
-        with suppress(NetworkError, TimeoutError):
-            async with asyncio.timeout(limit_s):
-                fresh = await self._keeper.outlook(fresh=True)
-            self._casualties.looked(fresh.view.listings)
-            return fresh
-        return None
-
-    def _damage(self) -> Damage:
-        """What is broken at this moment; who is lost is asked again only when nobody else is left."""
-        chain = self.chain
-        damage = Damage(chain.stages, dict(chain.lost), chain.cuts)
-        for place in damage.lost.keys() - self._counted:
-            self._casualties.note(chain.stages[place].peer, damage.lost[place].kind)
-        self._counted |= damage.lost.keys()
-        return damage
-
-    def _find(self, outlook: Outlook, damage: Damage, mercy: Mercy) -> Find:
-        """Newcomers must be of the chain's numerics class; where classes may mix, any other comes after that."""
-        now_s = self._ground.clock.monotonic_s()
-        excluded = self._casualties.excluded(mercy, self._ground.avoided.at(now_s), now_s)
-        needs = [replace(self._needs, excluded=excluded)]
-        if self._options.mixed_numerics:
-            needs.append(replace(needs[0], numerics="any"))
-        return finder(outlook, stages_of(damage.stages), needs, self._reserve.at)
-
     async def _attempt(self, outlook: Outlook, patches: Sequence[Patch], keep: int, feed_for: FeedFor) -> bool:
         """One mend; False if it failed, with everybody noted who was at fault."""
         chain, loads, needs = self.chain, self._ground.view.loads, self._needs
@@ -276,7 +214,7 @@ class Healer:
         feed = await feed_for(patched(chain.stages, patches))
         chain.renew(outlook.view.plans(stages_of(chain.stages)))
         covered = {place for patch in patches for place in range(patch.first, patch.end)}
-        if self._closed.is_set() or not self._damage().gone <= covered:
+        if self._closed.is_set() or not self._takeover.damage().gone <= covered:
             return False  # somebody else was lost meanwhile
 
         def told(done: int, total: int) -> None:
@@ -323,7 +261,7 @@ class Healer:
             heal = replace(heal, pause_s=heal.pause_s + self.heals.pop().pause_s)
         self._proven = False
         self._relinks.seated()
-        self._counted.clear()
+        self._takeover.mended()
         self.heals.append(replace(heal, lost=served_by(lost), replaced_by=served_by(newcomers)))
         numerics = {str(stage.announcement.numerics) for stage in (*lost, *self.chain.stages)}
         self._exact = self._exact and len(numerics) == 1
