@@ -12,14 +12,15 @@ from swarm.core.errors import PeerLostError, ProtocolViolation, SwarmError
 from swarm.core.ids import PeerId
 from swarm.wire.messages import LinkLost
 
-LossKind = Literal["gone", "silent", "failed", "late", "slow", "draining", "idle"]
+LossKind = Literal["gone", "silent", "failed", "beside", "late", "slow", "draining", "idle"]
 """How a server was lost.
 
-``gone``: its stream ended. ``silent``: its pulses stopped. ``failed``: it said so, broke the protocol, lied, or stood
-beside too many losses. ``late``: it kept a step or a replay past its deadline. Nobody's fault: ``slow`` (alive, and
-could go on), ``draining`` (its owner stopped it), ``idle`` (nothing came for too long).
+``gone``: its stream ended. ``silent``: its pulses stopped. ``failed``: it said so, broke the protocol, or lied.
+``beside``: it stood beside too many losses, which may have been theirs. ``late``: it kept a step or a replay past its
+deadline. Nobody's fault: ``slow`` (alive, and could go on), ``draining`` (its owner stopped it), ``idle`` (nothing came
+for too long).
 """
-FAULTS = frozenset[LossKind]({"gone", "silent", "failed", "late"})
+FAULTS = frozenset[LossKind]({"gone", "silent", "failed", "beside", "late"})
 TELLING = frozenset[LossKind]({"failed", "late"})
 """Losses that a server before the lost one may have caused, by what it sent or did not send."""
 
@@ -150,7 +151,7 @@ class Diagnosis:
         while (worst := self._worst(lost)) is not None:
             seat = self._known[worst]
             reason = f"server {seat.name} stood beside too many servers that were lost"
-            lost[worst] = Loss("failed", PeerLostError(reason, peer=seat.peer))
+            lost[worst] = Loss("beside", PeerLostError(reason, peer=seat.peer))
         return lost
 
     def cuts(self, order: Sequence[int], since: int | None = None) -> frozenset[tuple[int, int]]:
@@ -202,7 +203,7 @@ class Diagnosis:
             for number in before:
                 behind[number].add(self._identity(failed))
             for number in before[-1:]:
-                if not any(other in lost and lost[other].kind == "failed" for other in before[:-1]):
+                if not any(other in lost and lost[other].kind in ("failed", "beside") for other in before[:-1]):
                     strikes[number].add(self._identity(failed))
         suspects = [
             number

@@ -23,11 +23,12 @@ class Mercy(enum.IntEnum):
     BLAMELESS = 2
     """Also who left this session through no fault: slow, draining, at the end of a cut link."""
     RETURNED = 3
-    """Also who was cut off and has published metrics since, and who failed otherwise and was started again."""
+    """Also who was cut off, or stood beside such, and has published metrics since; who failed and was started again."""
 
 
-CUT_OFF = frozenset[LossKind]({"gone", "silent"})
-"""Losses that an outage of the network looks like: whoever comes back from one is as good as before."""
+CUT_OFF = frozenset[LossKind]({"gone", "silent", "beside"})
+"""Losses that an outage of the network looks like, one's own or a neighbour's that comes and goes: whoever comes back
+from one is as good as before."""
 
 
 @dataclass(slots=True)

@@ -165,7 +165,7 @@ def test_who_accuses_two_is_lost_himself() -> None:
     diagnosis = chain(0, 1, 2)
     diagnosis.told(1, lost_link(0))
     diagnosis.told(1, lost_link(2))
-    assert {number: found.kind for number, found in diagnosis.lost.items()} == {1: "failed"}
+    assert {number: found.kind for number, found in diagnosis.lost.items()} == {1: "beside"}
     assert not diagnosis.cuts([0, 1, 2])
     assert diagnosis.culprits == {peer(1)}
     assert "server 1" in str(diagnosis.error([0, 1, 2]))

@@ -43,7 +43,9 @@ def test_at_first(kind: LossKind, mercy: Mercy | None) -> None:
     assert casualties.knows(A) == (kind != "idle")
 
 
-@pytest.mark.parametrize(("kind", "news"), [("gone", True), ("silent", True), ("late", False), ("failed", False)])
+@pytest.mark.parametrize(
+    ("kind", "news"), [("gone", True), ("silent", True), ("beside", True), ("late", False), ("failed", False)]
+)
 def test_metrics_since_the_loss_show_that_an_outage_is_over(kind: LossKind, news: bool, listing: Make) -> None:
     """Who lied or was late publishes as before; that is no reason to ask it again."""
     casualties = Casualties()
@@ -57,7 +59,7 @@ def test_metrics_since_the_loss_show_that_an_outage_is_over(kind: LossKind, news
     assert (welcome(casualties) is Mercy.RETURNED) == news
 
 
-@pytest.mark.parametrize("kind", ["gone", "silent", "late", "failed"])
+@pytest.mark.parametrize("kind", ["gone", "silent", "beside", "late", "failed"])
 def test_a_server_that_was_started_again_is_another_one(kind: LossKind, listing: Make) -> None:
     casualties = Casualties()
     casualties.note(A, kind)
