@@ -14,10 +14,10 @@ from swarm.client.judging.accuser import AGAIN_S, ENOUGH
 from swarm.client.judging.docket import RETRY_S
 from swarm.client.judging.jury import ACCUSED_S, LOOK_EVERY_S, SUBJECTS_A_LOOK
 from swarm.core.accusation import Accusation
-from swarm.core.errors import ConfigError, NetworkError
+from swarm.core.errors import BadProofError, ConfigError, NetworkError
 from swarm.core.ids import ModelId
 from swarm.core.keys import Identity
-from swarm.verification.standings.strikes import Policy, audit_rate
+from swarm.verification.standings.strikes import TERMS, Policy, audit_rate
 
 POLICY = Policy()
 
@@ -113,6 +113,36 @@ async def test_who_can_check_it_only_later_does_so_then(scene: Scene) -> None:
     await finder.voice.tell()
     await reader.look()
     assert len(reader.store.standing(CHEAT).strikes) == 1
+
+
+async def test_what_others_computed_ejects_for_a_term_and_is_computed_again_after_it(scene: Scene) -> None:
+    """A cheat stays out as long as its accusers stand by it; whom two liars found guilty, the next two do not."""
+    finder, reader, misled = [await scene.citizen() for _ in range(3)]
+    reader.jury.own_weights = misled.jury.own_weights = False
+
+    async def later(seconds: float) -> None:
+        await scene.clock.sleep(seconds)
+        await scene.announce(0)
+        await finder.voice.tell()
+        for citizen in (reader, misled):
+            await citizen.jury.look()
+        await scene.clock.sleep(1.0)
+
+    async def disagree(proof: bytes) -> None:
+        raise BadProofError("these two find nothing wrong")
+
+    for session in (1, 2):
+        await finder.jury.hold("fraud", scene.fraud(session=session), verified=True)
+        await later(LOOK_EVERY_S)
+    assert finder.store.ejected() == reader.store.ejected() == misled.store.ejected() == {CHEAT}
+    misled.jury.verify = disagree
+    await later(TERMS.first_s - 10.0)
+    assert len(reader.verified) == 2, "nothing new"
+    await later(10.0)
+    assert len(reader.verified) > 2
+    assert finder.store.ejected() == reader.store.ejected() == {CHEAT}
+    assert (finder.store.standing(CHEAT).terms, reader.store.standing(CHEAT).terms) == (0, 2)
+    assert misled.store.ejected() == frozenset()
 
 
 async def test_a_jury_looks_every_few_seconds_whatever_the_directory_does(scene: Scene) -> None:
