@@ -127,13 +127,16 @@ def _seen_at(old: Seen | None, listing: Listing, now_s: float) -> float:
     return now_s
 
 
-def told_sizes(entries: Sequence[ModelEntry]) -> dict[str, list[int]]:
-    """What is said of each model's rows, that which most say first; models of which nobody says anything left out."""
+def told_sizes(entries: Sequence[ModelEntry], reached: Collection[PeerId] = ()) -> dict[str, list[int]]:
+    """What is said of each model's rows, that which most say first; models of which nobody says anything left out.
+    Where somebody says so who was ``reached``, the others do not count."""
     said: dict[str, Counter[int]] = {}
+    known: dict[str, Counter[int]] = {}
     for entry in entries:
         if entry.hidden_size:
-            said.setdefault(entry.model, Counter())[entry.hidden_size] += 1
-    return {model: [size for size, _ in sizes.most_common()] for model, sizes in said.items()}
+            for counts in (said, known) if entry.peer in reached else (said,):
+                counts.setdefault(entry.model, Counter())[entry.hidden_size] += 1
+    return {model: [size for size, _ in sizes.most_common()] for model, sizes in (said | known).items()}
 
 
 class Reading:
@@ -236,7 +239,7 @@ class Reading:
             known.last_at = now_s
             if not known.servers:
                 known.layers = entry.layer_count
-        sizes = told_sizes(entries)
+        sizes = told_sizes(entries, self._evidence.reached)
         for name, known in self.models.items():
             if name in sizes and known.hidden_size not in sizes[name]:
                 known.hidden_size = next(iter(sizes[name]))

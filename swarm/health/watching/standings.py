@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
 
-from swarm.client.judging.jury import Jury, JuryParts
+from swarm.client.judging.jury import Jury
+from swarm.client.judging.seat import Seat
 from swarm.core.clock import Clock
 from swarm.core.errors import SwarmError
 from swarm.core.ids import ModelId, PeerId
@@ -60,8 +61,8 @@ class Standings:
             await jury.close()
         for name, model in wanted.items():
             if name not in self._juries:
-                parts = JuryParts(self._transport, self._directory, self._clock, model, self._heard, at_once=1)
-                jury = Jury(parts, self._listed(name), chance=Random())
+                seat = Seat(self._transport, self._directory, self._clock, model, self._heard, at_once=1)
+                jury = Jury(seat, self._listed(name), chance=Random())
                 self._juries[name] = jury, self._tasks.spawn(jury.run(), name=f"jury of {name}")
 
     async def close(self) -> None:

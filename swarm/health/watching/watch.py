@@ -137,9 +137,10 @@ class Watch:
             return self._state
 
     async def history(self, model: str, hours: float) -> HistoryState:
-        """The last ``hours`` (24 at most) of a model by its id or name; empty columns for one that is not known."""
-        ids = [known for known, read in self._reading.models.items() if model in (known, read.model.name)]
-        name = ids[0] if len(ids) == 1 else model
+        """The last ``hours`` (24 at most) of a model by its id or name; empty columns for one that is not known. Of
+        several of one name the one that is shown first."""
+        shown = self._reading.shown()
+        name = next((str(read.model) for read in shown if model in (str(read.model), read.model.name)), model)
         now_s = self._clock.wall_s()
         found = await self._archived(lambda archive: archive.history(name, hours, now_s))
         return found or HistoryState(

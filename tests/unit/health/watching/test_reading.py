@@ -202,6 +202,14 @@ async def test_the_rows_of_a_model_are_as_most_say_and_stay_so() -> None:
     assert desk.reading.models[MODEL].hidden_size == 9999, "nobody is left who says otherwise"
 
 
+async def test_the_rows_of_a_model_are_as_those_say_who_answer() -> None:
+    desk = Desk()
+    entry = ModelEntry(model=MODEL, peer=ANNA, instance=1, sequence=1, expires_s=NOW_S, layer_count=6, hidden_size=576)
+    desk.shelf.index = [entry, *(replace(entry, peer=peer, hidden_size=9999) for peer in PEERS[5:20])]
+    await desk.look(evidence=reached(ANNA))
+    assert desk.reading.models[MODEL].hidden_size == 576
+
+
 async def test_made_up_models_crowd_nobody_out() -> None:
     """Each has its turn, so one with servers is found among many without; then it is read every round."""
     desk = Desk()
