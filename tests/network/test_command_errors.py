@@ -29,6 +29,22 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+Late = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def late(launcher: Any) -> Late:
+    """The same for what comes to light only when everything is imported: that need not be done anew."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        process = launcher.run(*arguments)
+        process.process.stdin.close()
+        code = process.wait(180.0)
+        return subprocess.CompletedProcess(arguments, code, "\n".join(process.rest()), process.stderr)
+
+    return run
+
+
 def check_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
     """The exit code, and a single line on standard error that starts with ``error:`` and holds ``parts`` in order."""
     assert done.returncode == code, done.stderr
@@ -103,12 +119,12 @@ def test_a_folder_that_is_no_model(spoil: Callable[[Path], str], tmp_path: Path,
     check_one_line(done, 2, reason, "(")
 
 
-def test_a_taken_port(own: tuple[str, ...]) -> None:
+def test_a_taken_port(own: tuple[str, ...], late: Late) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = ended(*FIRST, "--port", str(port), *own)
+        done = late(*FIRST, "--port", str(port), *own)
     check_one_line(done, 2, f"127.0.0.1 port {port}", "in use", "choose another port")
 
 
@@ -122,17 +138,17 @@ def test_a_taken_port(own: tuple[str, ...]) -> None:
     ],
     ids=["server", "generate", "generate, prompt last", "status"],
 )
-def test_nobody_answers(arguments: tuple[str, ...], own: tuple[str, ...]) -> None:
-    done = ended(*arguments, *own)
+def test_nobody_answers(arguments: tuple[str, ...], own: tuple[str, ...], late: Late) -> None:
+    done = late(*arguments, *own)
     check_one_line(done, 4, "no initial peer answered", NOBODY, "refused", "check that one of them is running")
     assert "failed to dial" not in done.stderr
 
 
-def test_never_ready_if_strangers_cannot_reach_it(own: tuple[str, ...]) -> None:
+def test_never_ready_if_strangers_cannot_reach_it(own: tuple[str, ...], late: Late) -> None:
     """A wrong ``--announce``, a closed port: the self-probe dials what others are told, and nothing is announced."""
     closed = "/ip4/127.0.0.1/tcp/1"
     arguments = ("--model", "demo", "--blocks", "10:11", "--new-swarm", "--announce", closed, "--json")
-    done = ended(*SERVER, *arguments, *own)
+    done = late(*SERVER, *arguments, *own)
     check_one_line(done, 4, "does not answer strangers", closed, "check that its port is open")
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
     assert "banner" in events

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer
 
+from benchmarks.oracle import Oracle
+from benchmarks.questions import Answered
 from swarm.client.blocking import SwarmModel
+from swarm.client.request import Options, read_options
 from swarm.client.results import GenerationResult
 from swarm.models import ModelFiles
 
@@ -33,57 +35,58 @@ PROMPTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A prompt as transformers tokenizes it, and its greedy continuation."""
+@dataclass
+class Judge:
+    """Says of an answer to one of the prompts whether it is transformers' greedy one; of each prompt it asks once."""
 
-    prompt: str
-    ids: tuple[int, ...]
-    tokens: tuple[int, ...]
+    oracle: Oracle
+    contexts: dict[str, tuple[int, ...]]
+    """The prompts' tokens, as transformers tokenizes them."""
+    right: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def check(self, prompts: Sequence[str], results: Sequence[GenerationResult]) -> None:
+        for prompt, result in zip(prompts, results, strict=True):
+            if prompt not in self.right:
+                assert self.verdict(prompt, result) == "", prompt[:40]
+                self.right[prompt] = result.token_ids
+            assert result.token_ids == self.right[prompt], f"another text for {prompt[:40]!r}"
+            assert len(result.token_ids) == NEW_TOKENS
+            assert result.prompt_tokens == len(self.contexts[prompt])
+            assert result.finish_reason == "length"
+            assert result.exact
+            assert [(stage.start, stage.end) for stage in result.chain] == [(0, 10), (10, 20), (20, 30)]
+
+    def verdict(self, prompt: str, result: GenerationResult) -> str:
+        count = len(result.token_ids)
+        params = read_options(Options(max_new_tokens=count)).params
+        return self.oracle.verdict(Answered("greedy", self.contexts[prompt], params, count, True, result))
 
 
 @pytest.fixture(scope="module")
-def references(demo_files: ModelFiles) -> list[Reference]:
-    folder = demo_files.tokenizer_path.parent
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None
-    found = []
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt")
-        with torch.inference_mode():
-            whole = model.generate(**ids, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)[0].tolist()
-        start = ids["input_ids"].shape[1]
-        found.append(Reference(prompt, tuple(whole[:start]), tuple(whole[start:])))
-    assert max(len(reference.ids) for reference in found) > LONG_TOKENS
-    assert all(len(reference.tokens) == NEW_TOKENS for reference in found)
-    return found
+def judge(demo_files: ModelFiles) -> Judge:
+    tokenizer = AutoTokenizer.from_pretrained(demo_files.tokenizer_path.parent)
+    contexts = {prompt: tuple(tokenizer(prompt)["input_ids"]) for prompt in PROMPTS}
+    assert max(map(len, contexts.values())) > LONG_TOKENS
+    return Judge(Oracle(demo_files), contexts)
 
 
-def check(results: Sequence[GenerationResult], references: Sequence[Reference]) -> None:
-    for result, reference in zip(results, references, strict=True):
-        assert result.prompt_tokens == len(reference.ids)
-        assert result.token_ids == reference.tokens, f"another text for {reference.prompt[:40]!r}"
-        assert result.finish_reason == "length"
-        assert result.exact
-        assert [(stage.start, stage.end) for stage in result.chain] == [(0, 10), (10, 20), (20, 30)]
-
-
-def test_greedy_equals_transformers_with_the_remote_head(model30: SwarmModel, references: list[Reference]) -> None:
+def test_greedy_equals_transformers_with_the_remote_head(model30: SwarmModel, judge: Judge) -> None:
     """A session by itself, for the shortest and the longest prompt; those between them are in the next test too."""
-    asked: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
-    alone = [references[0], references[-1]]
-    check([model30.generate(reference.prompt, **asked) for reference in alone], alone)
+    alone = [PROMPTS[0], PROMPTS[-1]]
+    results = [model30.generate(prompt, max_new_tokens=NEW_TOKENS, ignore_eos=True) for prompt in alone]
+    judge.check(alone, results)
+
+    *kept, last = results[0].token_ids[:4]
+    assert judge.verdict(alone[0], replace(results[0], token_ids=(*kept, last))) == ""
+    wrong = replace(results[0], token_ids=(*kept, (last + 1) % 1000))
+    assert judge.verdict(alone[0], wrong).startswith("token 3 of 4 is "), "the judge would say so"
 
 
 @pytest.mark.parametrize("head", ["local", "remote"])
-def test_sessions_at_once_equal_transformers(
-    head: str, model30: SwarmModel, local30: SwarmModel, references: list[Reference]
-) -> None:
+def test_sessions_at_once_equal_transformers(head: str, model30: SwarmModel, local30: SwarmModel, judge: Judge) -> None:
     """Batched raggedly with one another at every server, the long prompt's prefill among the others' decode steps."""
     model = local30 if head == "local" else model30
-    results = model.generate(list(PROMPTS), max_new_tokens=NEW_TOKENS, ignore_eos=True)
-    check(results, references)
+    judge.check(PROMPTS, model.generate(list(PROMPTS), max_new_tokens=NEW_TOKENS, ignore_eos=True))
 
 
 @pytest.mark.parametrize("seed", [1, 2**62])
