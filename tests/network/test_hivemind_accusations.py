@@ -8,8 +8,9 @@ from pathlib import Path
 from directory_nodes import MODEL, Create, identities, raw
 from proofs_at_hand import evidence_against, fraud_against, signed_accusation
 
-from swarm.client.judging.accuser import Accuser, AccuserParts
-from swarm.client.judging.jury import Jury, JuryParts
+from swarm.client.judging.accuser import Accuser
+from swarm.client.judging.jury import Jury
+from swarm.client.judging.seat import Seat
 from swarm.core.accusation import Accusation, ProofRef
 from swarm.core.ids import PeerId
 from swarm.core.keys import Identity
@@ -76,9 +77,10 @@ async def test_a_proof_is_found_fetched_and_told_again_over_real_streams(create:
         identity = load_or_create(tmp_path / str(number))
         transport, directory = await create(first, key=tmp_path / str(number))
         store = ReputationStore(IN_MEMORY, clock)
-        voice = Accuser(AccuserParts(transport, directory, identity, clock, MODEL, store))
+        seat = Seat(transport, directory, clock, MODEL, store)
+        voice = Accuser(seat, identity)
         await voice.serve()
-        juries.append(Jury(JuryParts(transport, directory, clock, MODEL, store), listed, accuser=voice, verify=verify))
+        juries.append(Jury(seat, listed, accuser=voice, verify=verify))
         stores.append(store)
     assert await juries[0].hold("fraud", proof)
     await juries[1].look()

@@ -9,8 +9,9 @@ from random import Random
 from proofs_at_hand import fraud_against, signed_accusation
 from virtual_time import LoopClock
 
-from swarm.client.judging.accuser import Accuser, AccuserParts
-from swarm.client.judging.jury import Jury, JuryParts
+from swarm.client.judging.accuser import Accuser
+from swarm.client.judging.jury import Jury
+from swarm.client.judging.seat import Seat
 from swarm.core.accusation import ProofRef
 from swarm.core.announcement import Announcement
 from swarm.core.errors import BadProofError
@@ -37,10 +38,10 @@ class Citizen:
         self.store = ReputationStore(IN_MEMORY, scene.clock)
         self.verified: list[bytes] = []
         self.scene = scene
-        parts = AccuserParts(self.transport, self.directory, self.identity, scene.clock, MODEL, self.store)
-        self.voice = Accuser(parts)
+        seat = Seat(self.transport, self.directory, scene.clock, MODEL, self.store)
+        self.voice = Accuser(seat, self.identity)
         self.jury = Jury(
-            JuryParts(self.transport, self.directory, scene.clock, MODEL, self.store),
+            seat,
             self.listed,
             accuser=self.voice,
             verify=self.verify if can_verify else None,

@@ -15,8 +15,9 @@ from swarm.client.auditing.reference import OwnReference
 from swarm.client.auditing.suspects import Suspect, Unchecked
 from swarm.client.auditing.traffic import Script, everyday, seed_of
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
-from swarm.client.judging.accuser import Accuser, AccuserParts
-from swarm.client.judging.jury import Jury, JuryParts
+from swarm.client.judging.accuser import Accuser
+from swarm.client.judging.jury import Jury
+from swarm.client.judging.seat import Seat
 from swarm.client.model import AsyncSwarmModel
 from swarm.core.ids import PeerId
 from swarm.core.spans import Span
@@ -85,12 +86,13 @@ class Desk:
         self.peer = identity.peer_id
         transport, directory = swarm.network.transport(identity), MemoryDirectory(swarm.store)
         self.directory, model = directory, swarm.files.model_id
-        self.accuser = Accuser(AccuserParts(transport, directory, identity, swarm.clock, model, self.store))
+        seat = Seat(transport, directory, swarm.clock, model, self.store)
+        self.accuser = Accuser(seat, identity)
 
         async def listed() -> list[PeerId]:
             return [listing.peer for listing in await directory.servers(model)]
 
-        self.jury = Jury(JuryParts(transport, directory, swarm.clock, model, self.store), listed, accuser=self.accuser)
+        self.jury = Jury(seat, listed, accuser=self.accuser)
         parts = VerifierParts(
             directory=directory,
             clock=swarm.clock,

@@ -11,7 +11,8 @@ import pytest
 from harness import Node, Swarm
 from proofs_at_hand import evidence_against, fraud_against, signed_accusation
 
-from swarm.client.judging.accuser import Accuser, AccuserParts
+from swarm.client.judging.accuser import Accuser
+from swarm.client.judging.seat import Seat
 from swarm.core.accusation import ProofRef
 from swarm.dht.memory import MemoryDirectory
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore
@@ -27,7 +28,7 @@ def store(swarm: Swarm) -> Iterator[ReputationStore]:
 async def accuser(swarm: Swarm, store: ReputationStore) -> Accuser:
     identity = swarm.identity()
     transport, directory = swarm.network.transport(identity), MemoryDirectory(swarm.store)
-    made = Accuser(AccuserParts(transport, directory, identity, swarm.clock, swarm.files.model_id, store))
+    made = Accuser(Seat(transport, directory, swarm.clock, swarm.files.model_id, store), identity)
     await made.serve()
     return made
 
@@ -70,7 +71,7 @@ async def test_a_proof_that_is_not_to_be_had_or_proves_nothing(
     voice = await accuser(swarm, store)
     digest = store.keep_proof(node.peer, "fraud", b"rubbish")
     value, record = signed_accusation(
-        voice._parts.identity, node.identity, swarm.files.model_id, swarm.clock.wall_s(),
+        voice._seat.identity, node.identity, swarm.files.model_id, swarm.clock.wall_s(),
         proofs=(ProofRef(digest, 7),),
     )  # fmt: skip
     await MemoryDirectory(swarm.store).publish(value, record)

@@ -22,8 +22,9 @@ from swarm.client.auditing.reference import OwnReference, Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked
 from swarm.client.auditing.traffic import installed_prompts
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
-from swarm.client.judging.accuser import Accuser, AccuserParts
-from swarm.client.judging.jury import Jury, JuryParts
+from swarm.client.judging.accuser import Accuser
+from swarm.client.judging.jury import Jury
+from swarm.client.judging.seat import Seat
 from swarm.client.model import AsyncSwarmModel
 from swarm.core.errors import ConfigError, SwarmError
 from swarm.core.ids import PeerId
@@ -219,8 +220,9 @@ class _Run:
 
     def _jury(self, transport: Transport, directory: Directory, reference: OwnReference, tasks: Tasks) -> Jury:
         """Tells others of proofs, from earlier lives too, and checks those of others about layers that it holds."""
-        model, clock, files = self.trust.files.model_id, SystemClock(), self.trust.files
-        accuser = Accuser(AccuserParts(transport, directory, self.identity, clock, model, self.store))
+        model, files = self.trust.files.model_id, self.trust.files
+        seat = Seat(transport, directory, SystemClock(), model, self.store)
+        accuser = Accuser(seat, self.identity)
 
         async def references(charge: Charge) -> Sequence[Reference]:
             return [reference] if reference.span.covers(charge.opening.span) else []
@@ -237,7 +239,7 @@ class _Run:
         async def listed() -> Sequence[PeerId]:
             return [listing.peer for listing in await directory.servers(model)]
 
-        jury = Jury(JuryParts(transport, directory, clock, model, self.store), listed, accuser=accuser, verify=verify)
+        jury = Jury(seat, listed, accuser=accuser, verify=verify)
         tasks.spawn(jury.run(), name="jury")
         tasks.spawn(self._accuse(accuser), name="accuser")
         return jury

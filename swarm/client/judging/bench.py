@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from swarm.client.evidence.records import SessionRecord
 from swarm.client.evidence.witness import Witness
 from swarm.client.finding.ground import Ground
-from swarm.client.judging.accuser import Accuser, AccuserParts
+from swarm.client.judging.accuser import Accuser
 from swarm.client.judging.consequences import Consequences
-from swarm.client.judging.jury import Jury, JuryParts
+from swarm.client.judging.jury import Jury
+from swarm.client.judging.seat import Seat
 from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.keys import Identity
@@ -51,25 +52,11 @@ class Bench:
         self._begun: asyncio.Task[None] | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._accuser = self._voice()
-        self.jury = Jury(
-            JuryParts(ground.transport, parts.directory, ground.clock, parts.model, ground.reputation),
-            self._listed,
-            accuser=self._accuser,
-            chance=ground.random,
-        )
+        seat = Seat(ground.transport, parts.directory, ground.clock, parts.model, ground.reputation)
+        self._accuser = None if parts.identity is None else Accuser(seat, parts.identity)
+        self.jury = Jury(seat, self._listed, accuser=self._accuser, chance=ground.random)
         self._consequences = Consequences(ground.reputation, self.jury, ground.transport.peer_id)
         parts.witness.on_settled.append(self._settled)
-
-    def _voice(self) -> Accuser | None:
-        parts, ground = self._parts, self._parts.ground
-        if parts.identity is None:
-            return None
-        return Accuser(
-            AccuserParts(
-                ground.transport, parts.directory, parts.identity, ground.clock, parts.model, ground.reputation
-            )
-        )
 
     async def begin(self) -> None:
         """Start, the first time, and give the first look a moment."""

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import NoReturn
 
@@ -18,22 +17,18 @@ from msgspec.structs import replace
 
 from swarm.client.judging.accuser import Accuser
 from swarm.client.judging.docket import Case, Docket
+from swarm.client.judging.seat import Seat
 from swarm.core.accusation import Accusation
-from swarm.core.clock import Clock
 from swarm.core.errors import BusyError, NetworkError, PeerError, RefusedError, SwarmError
 from swarm.core.ids import ModelId, PeerId
-from swarm.dht.protocol import Directory
-from swarm.runtime.reputation import ProofKind, ReputationStore
+from swarm.runtime.reputation import ProofKind
 from swarm.transport.proofs import fetch_proof
-from swarm.transport.protocol import Transport
 from swarm.verification.allegation import Allegation, read_charge
 from swarm.verification.standings.strikes import Policy, Standing, accused, equivocated, struck
 
 LOOK_EVERY_S = 10.0
 SUBJECTS_A_LOOK = 16
 """Servers that are asked about in one reading, a key each; in larger swarms they take turns."""
-JUDGED_AT_ONCE = 4
-"""Proofs under way, so that a slow holder keeps nobody else's waiting; computed again is one at a time."""
 AGAIN_S = 300.0
 """After so long a proof is tried again for which nobody was found to compute it."""
 ACCUSED_S = 600.0
@@ -52,18 +47,6 @@ Listed = Callable[[], Awaitable[Sequence[PeerId]]]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class JuryParts:
-    """What a jury needs of its node. So many proofs are fetched and judged ``at_once``, each held in memory."""
-
-    transport: Transport
-    directory: Directory
-    clock: Clock
-    model: ModelId
-    store: ReputationStore
-    at_once: int = JUDGED_AT_ONCE
-
-
 class Jury:
     """One node's judgement of what is said about the servers of one model.
 
@@ -74,7 +57,7 @@ class Jury:
 
     def __init__(
         self,
-        parts: JuryParts,
+        seat: Seat,
         listed: Listed,
         *,
         accuser: Accuser | None = None,
@@ -84,7 +67,7 @@ class Jury:
     ) -> None:
         self.verify = verify
         self.own_weights = True
-        self._parts = parts
+        self._seat = seat
         self._listed = listed
         self._accuser = accuser
         self._policy = policy or Policy()
@@ -97,7 +80,7 @@ class Jury:
     async def run(self) -> NoReturn:
         """Look every ``LOOK_EVERY_S`` from now on, until cancelled; ``close`` then."""
         while True:
-            await self._parts.clock.sleep(LOOK_EVERY_S)
+            await self._seat.clock.sleep(LOOK_EVERY_S)
             try:
                 await self.look()
             except NetworkError as error:
@@ -116,20 +99,20 @@ class Jury:
 
         Raises ``NetworkError`` if the directory does not answer.
         """
-        parts, now_s = self._parts, self._parts.clock.monotonic_s()
+        seat, now_s = self._seat, self._seat.clock.monotonic_s()
         listed = await self._listed()
-        ejected = parts.store.ejected()
+        ejected = seat.store.ejected()
         self._docket.drop(ejected)
         self._docket.expire(now_s)
         subjects = self._whose_turn([peer for peer in listed if peer not in ejected])
-        found = await parts.directory.accusations(parts.model, subjects) if subjects else []
+        found = await seat.directory.accusations(seat.model, subjects) if subjects else []
         self._random.shuffle(found)  # no order by which one accuser could come before all others
         for record in found:
             if record.evidence:
                 await self.hold("equivocation", record.evidence)
             else:
                 await self._hear(record, len(listed))
-        for _ in range(min(len(self._docket), self._parts.at_once - len(self._judging))):
+        for _ in range(min(len(self._docket), self._seat.at_once - len(self._judging))):
             task = asyncio.create_task(self._judge_all(), name="jury")
             self._judging.add(task)
             task.add_done_callback(self._judging.discard)
@@ -145,7 +128,7 @@ class Jury:
 
     async def _hear(self, record: Accusation, servers: int) -> None:
         """Open cases for an accusation's proofs, and let their subject be avoided meanwhile."""
-        store, clock = self._parts.store, self._parts.clock
+        store, clock = self._seat.store, self._seat.clock
         known = [proof for proof in record.proofs if store.verdict(proof.digest) is None]
         if not known:
             return
@@ -158,19 +141,19 @@ class Jury:
                 suspects = store.accused()
 
     def _suspect(self, case: Case) -> None:
-        store = self._parts.store
-        if store.accuse(case.subject, case.digest, self._parts.clock.wall_s() + ACCUSED_S):
+        store = self._seat.store
+        if store.accuse(case.subject, case.digest, self._seat.clock.wall_s() + ACCUSED_S):
             store.change(case.subject, lambda standing: accused(standing, self._policy))
             _log.info("server %s stands accused by proof %s", case.subject[-8:], case.digest.hex()[:16])
 
     # -- judging --------------------------------------------------------------------------------------------
 
     async def _judge_all(self) -> None:
-        while (case := self._docket.take(self._parts.clock.monotonic_s())) is not None:
+        while (case := self._docket.take(self._seat.clock.monotonic_s())) is not None:
             try:
                 await self._judge(case)
             except SwarmError as error:  # of the store
-                self._docket.later(case, self._parts.clock.monotonic_s())
+                self._docket.later(case, self._seat.clock.monotonic_s())
                 _log.warning("could not judge proof %s: %s", case.digest.hex()[:16], error)
 
     async def _judge(self, case: Case) -> None:
@@ -178,13 +161,13 @@ class Jury:
         data = await self._fetched(case)
         if data is None:
             return
-        now_s = self._parts.clock.monotonic_s
+        now_s = self._seat.clock.monotonic_s
         try:
             charge = await asyncio.to_thread(read_charge, "fraud", data)
-            _check_subject(charge, case.subject, self._parts.model)
+            _check_subject(charge, case.subject, self._seat.model)
         except PeerError as error:
             _log.info("proof %s against %s proves nothing: %s", case.digest.hex()[:16], case.subject[-8:], error)
-            await asyncio.to_thread(self._parts.store.judge, case.digest, proven=False)
+            await asyncio.to_thread(self._seat.store.judge, case.digest, proven=False)
             self._docket.false(case, now_s())
             return
         if self.verify is None:
@@ -195,7 +178,7 @@ class Jury:
                 await self.verify(data)
         except PeerError as error:
             _log.info("proof %s against %s does not hold: %s", case.digest.hex()[:16], case.subject[-8:], error)
-            await asyncio.to_thread(self._parts.store.judge, case.digest, proven=False)
+            await asyncio.to_thread(self._seat.store.judge, case.digest, proven=False)
             self._docket.false(case, now_s())
         except NetworkError as error:
             _log.debug("proof %s cannot be judged now: %s", case.digest.hex()[:16], error)
@@ -209,10 +192,10 @@ class Jury:
 
     async def _fetched(self, case: Case) -> bytes | None:
         """The proof's bytes, known to be of the digest; None if they could not be had this time."""
-        holder, now_s = self._docket.holder(case), self._parts.clock.monotonic_s
+        holder, now_s = self._docket.holder(case), self._seat.clock.monotonic_s
         addresses = case.holders[holder]
         try:
-            return await fetch_proof(self._parts.transport, holder, case.digest, addresses=addresses, size=case.size)
+            return await fetch_proof(self._seat.transport, holder, case.digest, addresses=addresses, size=case.size)
         except BusyError as error:
             self._docket.later(case, now_s(), error.retry_after_s)
         except (NetworkError, RefusedError):
@@ -229,12 +212,12 @@ class Jury:
         A fraud proof is taken for ``verified`` or else checked by ``verify``; False where nobody can.
         """
         digest = hashlib.sha256(data).digest()
-        known = self._parts.store.verdict(digest)
+        known = self._seat.store.verdict(digest)
         if known is not None:
             return known
         try:
             charge = await asyncio.to_thread(read_charge, kind, data)
-            _check_subject(charge, charge.subject, self._parts.model)
+            _check_subject(charge, charge.subject, self._seat.model)
             if kind == "fraud" and not verified:
                 if self.verify is None:
                     return False
@@ -254,7 +237,7 @@ class Jury:
             await self._accuser.accuse(charge.subject, kind, data)
 
     def _enter(self, kind: ProofKind, data: bytes, charge: Allegation, *, proven: bool) -> Standing:
-        store, policy = self._parts.store, self._policy
+        store, policy = self._seat.store, self._policy
         digest = store.keep_proof(charge.subject, kind, data)
 
         def transition(standing: Standing) -> Standing:
