@@ -128,7 +128,10 @@ def _judged(before: ServerState, after: ServerState, name: str) -> list[tuple[st
     if new.accused and not (old.accused or new.ejected):
         told.append(("accused", f"Others say to have proof against {name}; it was not checked here.", ""))
     if new.ejected and not old.ejected:
-        told.append(("ejected", f"{name} was ejected: what was proven against it was checked here.", proof))
+        why = "what was proven against it was checked here" if proof else "this machine found it at fault itself"
+        told.append(("ejected", f"{name} was ejected: {why}.", proof))
+    if old.ejected and not new.ejected:
+        told.append(("back", f"{name} is let back in: what was held against it was not proven, or was forgiven.", ""))
     return told
 
 

@@ -131,6 +131,10 @@ def test_what_is_proven_is_told_with_its_proof() -> None:
     events = happened(swarm(struck), swarm(out))
     assert [(event.kind, event.proof) for event in events][:2] == [("struck", "bb"), ("ejected", "bb")]
     assert "unusable" in [event.kind for event in events]
+    itself = judged(strikes=2, ejected=True)
+    assert ("ejected", f"{ADA} was ejected: this machine found it at fault itself.") in told(judged(), itself)
+    back = ("back", f"{ADA} is let back in: what was held against it was not proven, or was forgiven.")
+    assert back in told(itself, judged())
     assert [kind for kind, _ in told(built(without(0), step_s=None), out)] == [], "who comes as an ejected one"
 
 
