@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sights import MODEL, NOW_S, PEERS, UNREACHED, announced, heard, metrics, server
+from reading_desk import ANNA, BERT, CARL, Desk, listing, reached, whole
+from sights import MODEL, NOW_S, PEERS, UNREACHED, heard, server
 
 from swarm.core.announcement import Reach, State
-from swarm.core.errors import NetworkError
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.health.sight import NOTHING_HEARD, Repute, Seen
-from swarm.health.watching.archive import Past
 from swarm.health.watching.looks import checked, joined_by, listed, targets, tried
 from swarm.health.watching.reading import (
     ANNOUNCED_S,
@@ -28,22 +25,12 @@ from swarm.health.watching.reading import (
     MAX_MODELS,
     NO_EVIDENCE,
     READ_AT_ONCE,
-    TURNS,
     UNLISTED_S,
     UNREAD_S,
-    Evidence,
     Reading,
     merged,
 )
 from swarm.models.demo import SMOLLM2
-from swarm.runtime.clock import VirtualClock
-
-ANNA, BERT, CARL = PEERS[:3]
-
-
-def listing(peer: PeerId, *, live: bool = True, sequence: int = 1, **changes: Any) -> Listing:
-    told = announced(peer, 0, 2, changes.pop("layers", 6), **changes)
-    return Listing(told, b"", metrics(peer, sequence=sequence) if live else None)
 
 
 def test_a_server_is_seen_when_a_new_record_of_it_comes() -> None:
@@ -76,47 +63,6 @@ def test_one_that_says_goodbye_is_gone_at_once_and_one_that_vanishes_stays_a_whi
 def test_one_that_was_about_to_go_or_never_came_is_not_kept(state: State) -> None:
     known = merged({}, [listing(ANNA, expires_s=NOW_S + 5, state=state)], NOW_S)
     assert merged(known, [], NOW_S + 10) == {}
-
-
-class Shelf:
-    """A directory by hand, which may fail. Counts whose servers were read."""
-
-    def __init__(self) -> None:
-        self.index: list[ModelEntry] = []
-        self.shelves: dict[str, list[Listing]] = {}
-        self.read: list[str] = []
-        self.fails = False
-
-    def add(self, model: str, *peers: PeerId, layers: int = 6) -> None:
-        self.index.append(
-            ModelEntry(model=model, peer=ANNA, instance=1, sequence=1, expires_s=NOW_S + 600, layer_count=layers)
-        )
-        self.shelves[model] = [listing(peer, model=model) for peer in peers]
-
-    async def entries(self) -> Sequence[ModelEntry]:
-        if self.fails:
-            raise NetworkError("the directory does not answer")
-        return self.index
-
-    async def servers(self, model: ModelId) -> list[Listing]:
-        if self.fails:
-            raise NetworkError("the directory does not answer")
-        self.read.append(str(model))
-        return self.shelves.get(str(model), [])
-
-
-class Desk:
-    """A reading, in time that stands still unless moved."""
-
-    def __init__(self, *wanted: str) -> None:
-        self.clock = VirtualClock()
-        self.shelf = Shelf()
-        directory: Any = self.shelf
-        self.reading = Reading(directory, self.clock, wanted)
-
-    async def look(self, after_s: float = 2.0, evidence: Evidence = NO_EVIDENCE) -> None:
-        await self.clock.advance(after_s)
-        await self.reading.look(evidence)
 
 
 async def test_models_of_the_index_with_their_servers() -> None:
@@ -341,105 +287,6 @@ def test_newcomers_join_by_those_this_page_has_reached_for_longest() -> None:
     assert joined_by(reading, told | {ANNA: UNREACHED}, ()) == [f"{place.format(2)}/p2p/{BERT}"]
     own = f"{place.format(9)}/p2p/{CARL}"
     assert joined_by(reading, told, (own,))[0] == own
-
-
-# -- which models are shown ------------------------------------------------------------------------------------
-
-
-def name_of(number: int) -> str:
-    return f"a{number:04}@main#0123456789abcdef"
-
-
-REAL = "real@main#0123456789abcdef"
-
-
-def reached(*peers: PeerId) -> Evidence:
-    return Evidence(dict.fromkeys(peers, "203.0.113.0/24"), peers)
-
-
-def whole(desk: Desk, name: str, *peers: PeerId) -> None:
-    """A model that each of ``peers`` serves by itself."""
-    desk.shelf.add(name)
-    desk.shelf.shelves[name] = [Listing(announced(peer, 0, 6, 6, model=name), b"", metrics(peer)) for peer in peers]
-
-
-def shown(desk: Desk) -> list[str]:
-    return [str(one.model) for one in desk.reading.shown()]
-
-
-async def test_servers_that_answer_count_before_any_number_of_records() -> None:
-    desk = Desk()
-    for number in range(MAX_MODELS):
-        desk.shelf.add(name_of(number), *PEERS[6:9])
-    desk.shelf.add(REAL, ANNA)
-    for _ in range(MAX_MODELS // TURNS + 1):
-        await desk.look()
-    assert REAL not in shown(desk), "three records each, against one"
-    await desk.look(evidence=reached(ANNA))
-    assert shown(desk)[0] == REAL
-    assert desk.reading.left_out == 1
-
-
-async def test_a_model_that_was_whole_keeps_its_place_before_all_that_come_later() -> None:
-    """Whether they are whole as well, and when it is not any more: that is what people have to see."""
-    desk = Desk()
-    whole(desk, REAL, ANNA)
-    for _ in range(2):
-        await desk.look(evidence=reached(ANNA))
-    for number in range(2 * MAX_MODELS):
-        whole(desk, name_of(number), BERT, CARL)
-    for _ in range(3 * MAX_MODELS // TURNS):
-        await desk.look(evidence=reached(ANNA, BERT, CARL))
-    assert shown(desk)[0] == REAL
-    desk.shelf.shelves[REAL] = []
-    await desk.look(evidence=reached(BERT, CARL))
-    assert not listed(desk.reading, REAL)
-    assert shown(desk)[0] == REAL
-    assert desk.reading.left_out == MAX_MODELS + 1
-
-
-async def test_what_is_remembered_of_models_counts_after_a_restart() -> None:
-    desk = Desk()
-    desk.reading.remember({REAL: Past(desk.clock.wall_s() - 3600.0, whole=True)})
-    for number in range(MAX_MODELS):
-        whole(desk, name_of(number), BERT)
-    desk.shelf.add(REAL)
-    for _ in range(MAX_MODELS // TURNS + 1):
-        await desk.look(evidence=reached(BERT))
-    assert shown(desk)[0] == REAL
-
-
-async def test_a_model_asked_for_by_its_whole_name_is_shown_whoever_else_is_there() -> None:
-    desk = Desk(REAL, "made-up")
-    for number in range(2 * MAX_MODELS):
-        whole(desk, f"made-up@main#{number:016x}", BERT)
-    for _ in range(2 * MAX_MODELS // TURNS):
-        await desk.look(evidence=reached(BERT))
-    assert shown(desk)[0] == REAL
-
-
-async def test_what_a_page_shows_first_is_read_every_round_among_hundreds() -> None:
-    desk = Desk()
-    whole(desk, REAL, ANNA)
-    for _ in range(2):
-        await desk.look(evidence=reached(ANNA))
-    for number in range(300):
-        whole(desk, name_of(number), BERT)
-    for _ in range(40):
-        desk.shelf.read.clear()
-        await desk.look(evidence=reached(ANNA, BERT))
-        assert REAL in desk.shelf.read
-        assert len(desk.shelf.read) <= READ_AT_ONCE
-    assert sum(bool(one.servers) for one in desk.reading.models.values()) > 100, "and others in turn"
-
-
-@pytest.mark.parametrize("name", ["re\u202eal", "real\u200b", "real\u3164", "re" + "\u0301" * 9])
-async def test_a_name_that_cannot_be_told_from_others_by_looking_is_not_listed(name: str) -> None:
-    desk = Desk()
-    desk.shelf.add(f"{name}@main#0123456789abcdef", ANNA)
-    desk.shelf.add("modèle@main#0123456789abcdef", ANNA)
-    await desk.look()
-    assert shown(desk) == ["modèle@main#0123456789abcdef"]
 
 
 # -- how many layers it has ------------------------------------------------------------------------------------
