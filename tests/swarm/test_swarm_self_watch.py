@@ -71,7 +71,7 @@ async def test_a_proof_that_is_not_to_be_had_or_proves_nothing(
     voice = await accuser(swarm, store)
     digest = store.keep_proof(node.peer, "fraud", b"rubbish")
     value, record = signed_accusation(
-        voice._seat.identity, node.identity, swarm.files.model_id, swarm.clock.wall_s(),
+        voice._identity, node.identity, swarm.files.model_id, swarm.clock.wall_s(),
         proofs=(ProofRef(digest, 7),),
     )  # fmt: skip
     await MemoryDirectory(swarm.store).publish(value, record)
