@@ -128,12 +128,14 @@ def test_models_have_addresses(site: MakeSite, look: Any) -> None:
         expect(page.locator("#model-title")).to_have_text("b/ig #2")
         expect(page.locator("#strip .cell")).to_have_count(60)
         expect(page.locator("#models [aria-current]")).to_contain_text("b/ig #2")
+        there.show(swarm(replace(first, usable=False), second, revision=2))
+        expect(page).to_have_title(re.compile("^✕ demo"))  # the broken one, though another is looked at
         address = page.url
         page.go_back()
         expect(page.locator("#model-title")).to_have_text("demo")
     with look(address) as page:
         expect(page.locator("#model-title")).to_have_text("b/ig #2")
-        there.show(swarm(first, revision=2))
+        there.show(swarm(first, revision=3))
         expect(page.locator("#model-title")).to_have_text("demo")
         expect(page.locator("#models li")).to_have_count(1)
 
@@ -228,6 +230,7 @@ def test_many_patches_leave_what_a_fresh_page_shows(five_hundred: tuple[Site, Pa
     dice = random.Random(1)
     [crowded] = state.models
     servers, ways = list(crowded.servers), list(crowded.links)
+    page.evaluate("document.querySelector('#links .scroller').focus({preventScroll: true})")
     for revision in range(2, 8):
         for i in dice.sample(range(len(servers)), 40):
             servers[i] = replace(servers[i], tau_s=dice.uniform(0.001, 0.01), sessions=dice.randrange(50))
@@ -238,6 +241,7 @@ def test_many_patches_leave_what_a_fresh_page_shows(five_hundred: tuple[Site, Pa
         there.show(state)
         page.wait_for_function("(n) => performance.getEntriesByName('swarm-draw').length >= n", arg=revision)
     expect(page.locator(ROWS, has_text="volunteer-1007")).to_have_count(1)
+    expect(page.locator("#links .scroller")).to_be_focused()  # and so keeps its place under the keys
     drawn = page.evaluate("performance.getEntriesByName('swarm-draw').map((one) => one.duration)")
     (SHOTS / "script-ms-per-patch.json").write_text(json.dumps([round(ms, 1) for ms in drawn[1:]]))
     with look(there.url) as fresh:
@@ -260,12 +264,15 @@ def test_a_broken_connection_is_told_and_mended(site: MakeSite, look: Any) -> No
         there.down()
         expect(status).to_contain_text("reconnecting; what you see is")
         expect(page.locator("body")).to_have_class("stale")
+        expect(page).to_have_title(re.compile("^◌ demo"))
+        expect(page.locator("#icon")).to_have_attribute("href", "page/icon-old.svg")
         expect(page.locator(ROWS)).to_have_count(3)
         there.show(swarm(model("demo", 30, three()[:2]), revision=2))
         there.up()
         expect(status).to_have_text("● live", timeout=30_000)
         expect(page.locator(ROWS)).to_have_count(2)
         expect(page.locator("#announcer")).to_contain_text(f"demo: {model('demo', 30, three()[:2]).sentence}")
+        expect(page).to_have_title(re.compile("^✕ demo"))
         page.watched.forgive("ERR_")
 
 

@@ -1,12 +1,14 @@
 // "Host this next": the layers that need help most, each with the command to copy.
 
-/** @import {Advice as Entry} from "./types.js" */
+/** @import {Advice as Entry, Model} from "./types.js" */
 
 import { element, hide, Keyed, one, write } from "./dom.js";
 import { copyButton } from "./copy.js";
 import { layers, span } from "./units.js";
 
 const SHOWN = 3;
+const NONE = "No layer needs help now. More servers still make it faster and harder to break.";
+const NOBODY = "All of it: the first server that starts with this model shows its layers here.";
 
 class Piece {
   constructor() {
@@ -32,10 +34,11 @@ export class Advice {
     this._list = new Keyed(one("advice"), () => new Piece());
   }
 
-  /** @param {{advice: Entry[]}} model */
+  /** @param {Model} model */
   show(model) {
     const all = model.advice.slice(0, SHOWN);
     this._list.show(all, (entry) => span(entry.start, entry.end));
     hide(one("advice-none"), all.length > 0);
+    write(one("advice-none"), model.layers ? NONE : NOBODY);
   }
 }

@@ -53,8 +53,20 @@ function show(node, now_s) {
   if (text !== entry.text) write(node, (entry.text = text));
 }
 
-/** Every age on the page, once: called each second. */
+/** Ages far from sight wait so many ticks: hundreds of rows that nobody sees would cost a layout each second. */
+const FAR_TICKS = 20;
+let ticks = 0;
+
+/** The ages on the page: called each second. */
 export function tick() {
   const now_s = now();
-  for (const node of document.getElementsByClassName("age")) show(node, now_s);
+  const all = ticks++ % FAR_TICKS === 0;
+  for (const node of document.getElementsByClassName("age"))
+    if (all || node.checkVisibility({ contentVisibilityAuto: true })) show(node, now_s);
 }
+
+document.addEventListener("contentvisibilityautostatechange", (event) => {
+  if (/** @type {any} */ (event).skipped) return;
+  const now_s = now();
+  for (const node of /** @type {Element} */ (event.target).getElementsByClassName("age")) show(node, now_s);
+});

@@ -7,7 +7,7 @@ import { announce } from "./announce.js";
 import { Advice } from "./advice.js";
 import { Chains } from "./chains.js";
 import { Coverage } from "./coverage.js";
-import { hide, one, write } from "./dom.js";
+import { attribute, hide, one, write } from "./dom.js";
 import { Events } from "./events.js";
 import { History } from "./history.js";
 import { Links } from "./links.js";
@@ -53,22 +53,28 @@ function draw() {
   sentences.show(swarm.models, shown);
   hide(one("empty"), swarm.models.length > 0);
   hide(one("model"), shown === null);
+  hide(one("events-section"), false);
   if (shown) {
     write(one("model-title"), shown.name);
     for (const view of ofModel) view.show(shown);
   }
   events.show(swarm);
   status.show(swarm);
-  document.title = title(swarm.models, shown);
+  entitle();
   measure("swarm-draw", began - waiting_ms);
   waiting_ms = 0;
 }
 
-/** @param {Model[]} models @param {Model|null} model */
-function title(models, model) {
-  if (!model) return "swarm health";
-  const broken = models.filter((one) => !one.usable).length;
-  return `${broken ? "✕" : "✓"} ${model.name} – swarm health`;
+/** What whoever looks at another tab should know, as title and icon: which model is broken, or that nothing is known. */
+function entitle() {
+  const models = swarm?.models ?? [];
+  const broken = models.filter((model) => !model.usable);
+  const old = status.old;
+  const [mark, icon] = old ? ["◌", "icon-old.svg"] : broken.length ? ["✕", "icon-broken.svg"] : ["✓", "icon.svg"];
+  const name = old ? shown?.name : (broken[0] ?? shown)?.name;
+  const more = !old && broken.length > 1 ? ` and ${broken.length - 1} more` : "";
+  document.title = name ? `${mark} ${name}${more} – swarm health` : `${old && swarm ? "◌ " : ""}swarm health`;
+  attribute(one("icon"), "href", `page/${icon}`);
 }
 
 /** @param {string} name @param {number} began */
@@ -112,15 +118,23 @@ const stream = new Stream("api/v1/stream", {
     waiting_ms += performance.now() - began;
     return true;
   },
-  live: (live) => status.live(live),
+  live(live) {
+    status.live(live);
+    entitle();
+  },
 });
 
 addEventListener("hashchange", () => {
   if (!location.hash) shown = null;
-  plan();
+  draw();
+  const title = one("model-title");
+  if (location.hash && title.getBoundingClientRect().top > innerHeight / 2) title.scrollIntoView();
 });
 setInterval(() => {
   tick();
   status.tick();
+  entitle();
 }, TICK_MS);
+addEventListener("online", () => stream.hurry());
+document.addEventListener("visibilitychange", () => document.hidden || stream.hurry());
 stream.open();

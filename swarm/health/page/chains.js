@@ -40,6 +40,7 @@ class StageView {
   /** @param {Step} step */
   update({ stage, name, before_s, whole_s }) {
     write(this.name, name);
+    title(this.name, name);
     write(this.span, span(stage.start, stage.end));
     const times = [stage.wait_s, stage.compute_s, stage.send_s];
     let at_s = before_s;
@@ -139,7 +140,7 @@ export class Chains {
   show(model) {
     this._model = model;
     const names = new Map(model.servers.map((server) => [server.peer, server.name || `…${server.short}`]));
-    const chains = [...model.chains].sort((a, b) => worth(b) - worth(a));
+    const chains = [...model.chains].sort((a, b) => worth(b) - worth(a) || (a.label < b.label ? -1 : 1));
     const shown = this._all ? chains : chains.slice(0, SHOWN);
     this._list.show(
       shown.map((chain) => ({ chain, names })),

@@ -2,7 +2,7 @@
 
 /** @import {Model, Stretch} from "./types.js" */
 
-import { attribute, element, framed, kind, one, table, title, write } from "./dom.js";
+import { attribute, element, framed, hide, kind, one, table, title, write } from "./dom.js";
 import { layers, plural, span } from "./units.js";
 
 const DEEPEST = 4;
@@ -51,6 +51,8 @@ export class Coverage {
     /** @type {{root: HTMLElement, number: HTMLElement}[]} */
     this._cells = [];
     this._shown = "";
+    this._frame = framed(element("table"), "Table of coverage");
+    one("coverage-table").append(this._frame);
     for (const [cell, number, text] of LEGEND) {
       const sample = element("span", `cell ${cell}`, number);
       sample.setAttribute("aria-hidden", "true");
@@ -88,18 +90,23 @@ export class Coverage {
 
   /** @param {Model} model */
   _tell(model) {
+    for (const id of ["strip", "strip-legend", "coverage-details"]) hide(one(id), !model.coverage.length);
     const holes = model.coverage.filter((stretch) => !stretch.replicas);
     const text = one("coverage-text");
     if (!model.coverage.length) {
       write(text, "Nobody told yet how many layers it has.");
     } else if (holes.length) {
-      write(text, `Missing: layers ${holes.map((hole) => holeText(hole)).join(", ")}.`);
+      write(
+        text,
+        `Missing: ${holes.length === 1 && holes[0].end - holes[0].start === 1 ? "layer" : "layers"} ${holes.map((hole) => holeText(hole)).join(", ")}.`,
+      );
     } else {
       const least = Math.min(...model.coverage.map((stretch) => stretch.replicas));
       const thin = joined(model.coverage.filter((stretch) => stretch.replicas === least)).map(([start, end]) =>
         span(start, end),
       );
-      write(text, `Every layer is served; the fewest is ${plural(least, "server")}, at layers ${thin.join(", ")}.`);
+      const where = `${thin.length === 1 && !thin[0].includes("–") ? "layer" : "layers"} ${thin.join(", ")}`;
+      write(text, `Every layer is served; the fewest is ${plural(least, "server")}, at ${where}.`);
     }
     kind(text, holes.length ? "bad" : "");
     attribute(one("strip"), "aria-label", `${model.layers} layers, one cell each. ${text.textContent}`);
@@ -108,8 +115,6 @@ export class Coverage {
       String(stretch.replicas),
       String(stretch.silent),
     ]);
-    one("coverage-table").replaceChildren(
-      framed(table("Coverage", ["Layers", "Servers", "Silent servers"], rows), "Table of coverage"),
-    );
+    this._frame.replaceChildren(table("Coverage", ["Layers", "Servers", "Silent servers"], rows));
   }
 }

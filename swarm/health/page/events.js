@@ -64,6 +64,6 @@ export class Events {
     this._list.show(this._all ? newest : newest.slice(0, SHOWN), (event) => String(event.number));
     hide(this._none, newest.length > 0);
     hide(this._more, newest.length <= SHOWN);
-    write(this._more, this._all ? `Only the last ${SHOWN}` : `All ${newest.length}`);
+    write(this._more, this._all ? `Only the last ${SHOWN} events` : `All ${newest.length} events`);
   }
 }

@@ -90,6 +90,7 @@ function options(plot, width, pointed) {
       ...plot.columns.map((_, i) => ({
         stroke: () => colour(strokes[i]),
         width: 1.5,
+        dash: i ? [5, 4] : [],
         points: { size: 4 },
         spanGaps: false,
       })),
@@ -175,7 +176,7 @@ export class History {
     this._model = "";
     this._asked_ms = -Infinity;
     this._note = element("p", "note");
-    this._table = element("div");
+    this._table = framed(element("table"), "Table of history");
     const grid = element("div", "plots", ...this._figures.map((figure) => figure.root));
     const details = element("details", "", element("summary", "", "History as a table"), this._table);
     details.addEventListener("toggle", () => this._fillTable(details.open));
@@ -277,6 +278,6 @@ export class History {
         plot.names.map((name) => (plot.names.length > 1 ? `${plot.title}, ${name}` : plot.title)),
       ),
     ];
-    this._table.replaceChildren(framed(table("History", heads, rows), "Table of history"));
+    this._table.replaceChildren(table("History", heads, rows));
   }
 }

@@ -2,7 +2,7 @@
 
 /** @import {Link, Model, Server} from "./types.js" */
 
-import { element, framed, one } from "./dom.js";
+import { attribute, element, framed, hide, one, write } from "./dom.js";
 import { count, megabits, milliseconds, seconds } from "./units.js";
 
 const MATRIX_MOST = 12;
@@ -24,12 +24,25 @@ function rttText(link) {
   return `${link.estimated ? "≈ " : ""}${milliseconds(link.rtt_s)}`;
 }
 
+const MATRIX_NOTE =
+  "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
+
+// What stays through every change is made once: the frame keeps its place, and it and the button the focus.
 export class Links {
   constructor() {
     /** @type {Link[]|null} */
     this._links = null;
     this._servers = "";
     this._all = false;
+    this._text = element("span");
+    this._more = element("button", "small");
+    this._more.type = "button";
+    this._more.addEventListener("click", () => {
+      this._all = !this._all;
+      this._draw();
+    });
+    this._frame = framed(element("table"), "Links");
+    one("links").append(element("p", "note", this._text, " ", this._more), this._frame);
   }
 
   /** @param {Model} model */
@@ -44,19 +57,20 @@ export class Links {
 
   _draw() {
     const model = /** @type {Model} */ (this._model);
-    const place = one("links");
-    if (!model.links.length) {
-      place.replaceChildren(element("p", "note", "No link is known yet: servers tell of those that they measured."));
-      return;
-    }
     const known = new Set(model.links.flatMap((link) => [link.source, link.target]));
     const servers = model.servers.filter((server) => known.has(server.peer));
-    servers.sort((a, b) => a.start - b.start || a.end - b.end || (a.peer < b.peer ? -1 : 1));
-    const note =
-      "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
-    if (servers.length <= MATRIX_MOST)
-      place.replaceChildren(element("p", "note", note), framed(matrix(servers, model.links), "Matrix of round trips"));
-    else place.replaceChildren(...this._list(model));
+    const few = servers.length <= MATRIX_MOST;
+    hide(this._frame, !model.links.length);
+    hide(this._more, few || model.links.length <= LISTED);
+    if (!model.links.length) {
+      write(this._text, "No link is known yet: servers tell of those that they measured.");
+    } else if (few) {
+      servers.sort((a, b) => a.start - b.start || a.end - b.end || (a.peer < b.peer ? -1 : 1));
+      write(this._text, MATRIX_NOTE);
+      this._put(matrix(servers, model.links), "Matrix of round trips");
+    } else {
+      this._list(model);
+    }
   }
 
   /** @param {Model} model */
@@ -64,17 +78,18 @@ export class Links {
     const total = model.links.length;
     const shown = slowest(model.links, this._all ? total : LISTED);
     const names = new Map(model.servers.map((server) => [server.peer, server]));
-    const more = element("button", "small", this._all ? `Only the ${LISTED} slowest` : `All ${count(total)} links`);
-    more.type = "button";
-    more.addEventListener("click", () => {
-      this._all = !this._all;
-      this._draw();
-    });
+    write(this._more, this._all ? `Only the ${LISTED} slowest` : `All ${count(total)} links`);
     const text = this._all
       ? `All ${count(total)} links, the slowest first.`
       : `The ${shown.length} slowest of ${count(total)} links.`;
-    const tools = total > LISTED ? [more] : [];
-    return [element("p", "note", text, " ", ...tools), framed(list(shown, names), "List of links")];
+    write(this._text, text);
+    this._put(list(shown, names), "List of links");
+  }
+
+  /** @param {HTMLElement} table @param {string} label */
+  _put(table, label) {
+    this._frame.replaceChildren(table);
+    attribute(this._frame, "aria-label", label);
   }
 }
 

@@ -40,6 +40,12 @@ export class Sentences {
   /** @param {Model[]} models @param {Model|null} shown */
   show(models, shown) {
     const only = models.length === 1;
+    const broken = models.filter((model) => !model.usable).length;
+    kind(one("models-title"), models.length > 1 ? "" : "unseen");
+    write(
+      one("models-title"),
+      models.length > 1 ? `${models.length} models, ${broken || "none"} not usable` : "Models",
+    );
     this._list.show(
       models.map((model) => ({ model, shown: model === shown, only })),
       ({ model }) => model.model,

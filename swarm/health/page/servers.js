@@ -3,10 +3,31 @@
 /** @import {Link, Model, Server} from "./types.js" */
 /** @import {Column, Context} from "./columns.js" */
 
+import { announce } from "./announce.js";
 import { COLUMNS, outgoing } from "./columns.js";
-import { arrange, attribute, element, framed, one, write } from "./dom.js";
+import { arrange, attribute, element, framed, hide, one, write } from "./dom.js";
 import { Row } from "./rows.js";
 import { plural } from "./units.js";
+
+const TYPED_MS = 700;
+
+/** What each column is, for those who cannot point at its heading. */
+function meanings() {
+  const list = element("dl", "meanings");
+  for (const { label, about } of COLUMNS) list.append(element("dt", "", label), element("dd", "", about));
+  return element("details", "", element("summary", "", "What the columns mean"), list);
+}
+
+/** A way past a table with a stop of the Tab key in each of hundreds of rows; seen when it has the focus. */
+function past() {
+  const button = element("button", "small unseen", "Skip the table of servers");
+  button.type = "button";
+  button.addEventListener("click", () => {
+    one("chains-title").tabIndex = -1;
+    one("chains-title").focus();
+  });
+  return button;
+}
 
 export class Servers {
   constructor() {
@@ -26,13 +47,17 @@ export class Servers {
     /** @type {HTMLElement[]} */
     this._heads = [];
     this._count = element("p", "note count");
-    this._count.setAttribute("role", "status");
+    this._timer = 0;
+    this._none = element("p", "note", "No server matches the filter.");
     this._body = element("tbody");
     this._body.setAttribute("role", "rowgroup");
     this._table = this._makeTable();
     one("servers").append(
       element("div", "tools", ...this._makeFilter(), this._makeSorter(), this._count),
+      past(),
       framed(this._table, "Table of servers"),
+      this._none,
+      meanings(),
     );
     this._markOrder();
   }
@@ -64,6 +89,7 @@ export class Servers {
     arrange(this._body, sorted(shown, this._order.column, this._order.down, this._context));
     if (focused !== document.activeElement && this._body.contains(focused)) focused?.focus({ preventScroll: true });
     attribute(this._table, "aria-rowcount", String(shown.length + 1));
+    hide(this._none, shown.length > 0 || !this._rows.size);
     const all = plural(this._rows.size, "server");
     write(this._count, shown.length === this._rows.size ? all : `${shown.length} of ${all}`);
   }
@@ -75,8 +101,17 @@ export class Servers {
     this._input.type = "search";
     this._input.placeholder = "name, peer or state";
     this._input.autocomplete = "off";
-    this._input.addEventListener("input", () => this._place());
+    this._input.addEventListener("input", () => {
+      this._place();
+      this._sayCount();
+    });
     return [label, this._input];
+  }
+
+  // The count is told to who filters and listens, once the typing pauses; that servers come and go is not.
+  _sayCount() {
+    clearTimeout(this._timer);
+    this._timer = setTimeout(() => announce(this._count.textContent ?? ""), TYPED_MS);
   }
 
   // On a phone the rows are cards without a heading row: there one sorts by this.

@@ -7,7 +7,7 @@ import { announce } from "./announce.js";
 import { hide, kind, one, write } from "./dom.js";
 import { duration, moment } from "./units.js";
 
-/** A break shorter than this is not worth a word to someone who listens. */
+/** A break or a problem shorter than this is not worth a word to someone who listens. */
 const WORTH_SAYING_S = 5;
 /** Its last answer is told every 30 s at least; older is a problem even where none is told. */
 const DIRECTORY_OLD_S = 90;
@@ -18,7 +18,17 @@ export class Status {
     this._said = "";
     /** @type {Swarm|null} */
     this._swarm = null;
+    /** Whether the directory does not answer. */
+    this._silent = false;
     this._broken_at_ms = performance.now();
+    this._trouble_said = false;
+    /** @type {number|null} */
+    this._trouble_at_ms = null;
+  }
+
+  /** Whether what is shown was so, rather than is so. */
+  get old() {
+    return (this._swarm !== null && !this._live) || this._silent;
   }
 
   /** @param {boolean} live */
@@ -37,6 +47,7 @@ export class Status {
   tick() {
     const broken_s = (performance.now() - this._broken_at_ms) / 1000;
     const pill = one("status");
+    hide(pill, false);
     if (this._live) {
       kind(pill, "pill good");
       write(pill, "● live");
@@ -59,6 +70,8 @@ export class Status {
     const old_s = observer.directory_at === null ? null : now() - observer.directory_at;
     const late = this._live && old_s !== null && old_s > DIRECTORY_OLD_S;
     const when = observer.directory_at === null ? "it has not answered yet" : `it last answered ${duration(old_s)} ago`;
+    this._silent = late || Boolean(observer.problem && (old_s === null || old_s > WORTH_SAYING_S));
+    this._tellTrouble(late || Boolean(observer.problem));
     hide(one("problem"), !observer.problem && !late);
     write(
       one("problem"),
@@ -68,6 +81,20 @@ export class Status {
       one("observer"),
       `watching since ${moment(observer.since_at)}, as …\u2060${observer.peer.slice(-8)}, ${observer.software}`,
     );
+  }
+
+  /** @param {boolean} trouble */
+  _tellTrouble(trouble) {
+    if (!trouble) {
+      if (this._trouble_said) announce("The problem is over");
+      this._trouble_said = false;
+      this._trouble_at_ms = null;
+      return;
+    }
+    this._trouble_at_ms ??= performance.now();
+    if (this._trouble_said || performance.now() - this._trouble_at_ms < 1000 * WORTH_SAYING_S) return;
+    this._trouble_said = true;
+    announce(`Problem: ${one("problem").textContent}`);
   }
 
   /** @param {string} text @param {string} said */

@@ -44,6 +44,11 @@ export class Stream {
     source.addEventListener("error", () => this._again());
   }
 
+  /** Does not wait any longer where it waits to try again. */
+  hurry() {
+    if (!this._source) this.open();
+  }
+
   close() {
     clearTimeout(this._timer);
     this._source?.close();

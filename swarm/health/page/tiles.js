@@ -19,6 +19,14 @@ const KNEE = "Up to the knee sessions share what is idle; each one beyond makes 
  * @property {string} [mark] "warn": a sign of trouble, "bad": trouble
  */
 
+/** How far apart its bounds may be before a prediction says them. */
+const WIDE = 1.2;
+
+/** @param {[number, number]|null|undefined} range of a prediction */
+function doubt(range) {
+  return range && range[1] > WIDE * range[0] ? `predicted: ${rate(range[0])} to ${rate(range[1])}` : "predicted";
+}
+
 /** @param {Model} model @returns {Figure[]} */
 function figures(model) {
   const serving = model.servers.filter((server) => server.condition === "serving").length;
@@ -28,7 +36,7 @@ function figures(model) {
     {
       text: "A new session",
       value: rate(model.tokens_per_s),
-      note: "predicted",
+      note: doubt(model.tokens_per_s_range),
       about: "What routing predicts for a new session, from the servers' live metrics.",
       why: "there is no route through all layers",
     },
@@ -49,16 +57,16 @@ function figures(model) {
     {
       text: "Full",
       value: percent(model.fullness),
-      note: "sessions by the knee",
+      note: (model.fullness ?? 0) >= 1 ? "⚠ at the knee: all get slower" : "sessions by the knee",
       why: "the knee is not known",
       about: KNEE,
       mark: (model.fullness ?? 0) >= 1 ? "warn" : "",
     },
     {
       text: "Layers served",
-      value: `${model.layers - missing} of ${model.layers}`,
-      note: missing ? `${missing} missing` : "none missing",
-      why: "",
+      value: model.layers ? `${model.layers - missing} of ${model.layers}` : null,
+      note: missing ? `✕ ${missing} missing` : "none missing",
+      why: "nobody told yet how many there are",
       mark: missing ? "bad" : "",
     },
     {

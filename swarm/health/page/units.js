@@ -69,7 +69,7 @@ export function plural(n, one, many = `${one}s`) {
   return `${plain.format(n)} ${n === 1 ? one : many}`;
 }
 
-const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
 const short = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 
 /** @param {number} at wall seconds since 1970 */

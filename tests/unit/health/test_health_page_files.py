@@ -32,7 +32,7 @@ def test_every_file_that_is_named_is_there_and_no_other() -> None:
     named = {link.removeprefix("page/") for link in links}
     imports = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE | re.DOTALL)
     for text in MODULES.values():
-        named |= set(imports.findall(text))
+        named |= set(imports.findall(text)) | set(re.findall(r'"([\w-]+\.svg)"', text))
     told = {name for name in FILES if name.endswith(".txt")} | {"index.html", "types.js"}
     assert named == set(FILES) - told
 
