@@ -141,6 +141,8 @@ def _fate(one: Known, accused: frozenset[PeerId]) -> str:
         return "struck" + ("" if len(unproven) < len(standing.strikes) else until)
     if standing.terms:
         return "back on probation: was ejected, not proven, " + ("once" if standing.terms == 1 else "several times")
+    if not standing.audited:
+        return "never audited"
     return "on probation" if on_probation(standing, Policy()) else "good"
 
 
