@@ -57,6 +57,7 @@ class StageView {
 /** @param {HTMLElement} bar @param {number} at_s @param {number} long_s @param {number} whole_s */
 function place(bar, at_s, long_s, whole_s) {
   const share = (/** @type {number} */ x) => `${((100 * x) / whole_s).toFixed(2)}%`;
+  hide(bar, !long_s);
   bar.style.left = whole_s ? share(at_s) : "0";
   bar.style.width = whole_s ? share(long_s) : "0";
 }
