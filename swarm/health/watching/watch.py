@@ -43,7 +43,9 @@ SLOWEST_BUILD_S = 2.0
 """but after so long at the latest, for metrics run out by the clock."""
 STANDINGS_EVERY_S = 4.0
 FIRST_S = 3.0
-"""The first state with servers waits so long at most until all of them were tried."""
+"""The first state with servers waits so long at most until all of them were tried,"""
+FIRST_PAUSE_S = 0.05
+"""and looks whether they are so often at most."""
 DIRECTORY_GRACE_S = 6.0
 """Without an answer of the directory for so long, that is told."""
 MAX_PROBLEM_CHARS = 200
@@ -117,6 +119,8 @@ class Watch:
                     took_s = await self._safely(self._build)
                     pause_s = min(max(BUILD_EVERY_S, (took_s or 0.0) / BUILD_SHARE), SLOWEST_BUILD_S)
                     if await self._bell.sleep(pause_s):
+                        # Servers that come and go all the time ring all the time: half of a processor is enough.
+                        await self._clock.sleep(min(took_s or 0.0, SLOWEST_BUILD_S))
                         await self._safely(self._look_again)
         finally:
             await self._asker.close()
@@ -193,6 +197,7 @@ class Watch:
         until_s = self._clock.monotonic_s() + FIRST_S
         while not tried(self._asker.heard()) and self._clock.monotonic_s() < until_s:
             await self._bell.sleep(until_s - self._clock.monotonic_s())
+            await self._clock.sleep(FIRST_PAUSE_S)
 
     async def _look_again(self) -> None:
         """A server was lost, or found: if it has just said goodbye, that is what is to be told."""
