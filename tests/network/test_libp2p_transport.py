@@ -334,3 +334,22 @@ async def test_an_answer_to_a_cancelled_call_is_no_answer() -> None:
     assert "open" in calls
     assert "cancelled" not in calls
     assert "never" not in calls
+
+
+async def test_both_ends_of_a_stream_know_where_the_other_is(create: Create) -> None:
+    """As the daemon sees it, not as anybody announces it."""
+    near = await create()
+    far = await create(initial_peers=[address_of(near)])
+    seen: list[str] = []
+
+    async def look(stream: Stream) -> None:
+        seen.append(stream.address)
+        await stream.write(b"x")
+
+    await far.listen("/look/1", look)
+    stream = await near.dial(far.peer_id, "/look/1", addresses=far.addresses)
+    await stream.read_exactly(1)
+    for address in (stream.address, *seen):
+        assert address.startswith("/ip4/127.0.0.1/tcp/")
+    assert len(seen) == 1
+    await stream.close()
