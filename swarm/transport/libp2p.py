@@ -91,9 +91,10 @@ class Libp2pTransport:
                 key_path.unlink()  # the daemon has read it, and a killed process would leave it behind
             await join(daemon, joined.initial_peers)
             transport = await cls._attach(daemon, identity.peer_id, joined)
+            undo.push_async_callback(release, transport.p2p)
             transport._folder = folder
+            await transport.listen(DIAL_BACK_PROTOCOL, transport._dial_back.answer)
             undo.pop_all()
-        await transport.listen(DIAL_BACK_PROTOCOL, transport._dial_back.answer)
         return transport
 
     @classmethod

@@ -293,15 +293,15 @@ class MemoryTransport:
 
 async def _within(work: Coroutine[Any, Any, T], timeout_s: float, clock: Clock) -> T | None:
     """The result of ``work``, or None if ``timeout_s`` of ``clock`` pass first. Without waiting there is no timer."""
-    task = asyncio.ensure_future(work)
-    await asyncio.sleep(0)
-    if task.done():
-        return task.result()
-    timer = asyncio.ensure_future(clock.sleep(timeout_s))
+    tasks: list[asyncio.Future[Any]] = [task := asyncio.ensure_future(work)]
     try:
-        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)
+        if not task.done():
+            tasks.append(asyncio.ensure_future(clock.sleep(timeout_s)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        for waiting in (task, timer):
-            waiting.cancel()
-        await asyncio.gather(task, timer, return_exceptions=True)
+        if left := [one for one in tasks if one.cancel()]:
+            await asyncio.gather(*left, return_exceptions=True)
+        if not task.cancelled():
+            task.exception()  # whoever was cancelled does not want to know

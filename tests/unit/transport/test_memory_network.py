@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -300,3 +301,15 @@ async def test_a_handler_may_close_its_own_transport(network: MemoryNetwork) -> 
     with pytest.raises(PeerLostError):
         await stream.read_exactly(1)
     assert isinstance(b, MemoryTransport)
+
+
+async def test_a_dial_that_fails_and_is_cancelled_at_once_leaves_nothing_behind(network: MemoryNetwork) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    dial = asyncio.create_task(network.transport(A).dial(B, "/t/1"))
+    await asyncio.sleep(0)
+    dial.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dial
+    gc.collect()
+    assert complaints == []
