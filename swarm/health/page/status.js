@@ -77,9 +77,11 @@ export class Status {
       one("problem"),
       observer.problem ? `${observer.problem} (the directory: ${when})` : `The directory is silent: ${when}.`,
     );
+    const others = observer.models_left_out;
+    const more = others ? `; ${others} more model${others > 1 ? "s are" : " is"} listed and not shown` : "";
     write(
       one("observer"),
-      `watching since ${moment(observer.since_at)}, as …\u2060${observer.peer.slice(-8)}, ${observer.software}`,
+      `watching since ${moment(observer.since_at)}, as …\u2060${observer.peer.slice(-8)}, ${observer.software}${more}`,
     );
   }
 

@@ -96,6 +96,7 @@
  * @property {string} model its whole id
  * @property {string} name
  * @property {number} layers
+ * @property {number} since_at
  * @property {boolean} usable
  * @property {string} sentence
  * @property {[number, number][]} missing
@@ -115,7 +116,15 @@
  * @property {Advice[]} advice
  */
 /** @typedef {{number: number, at: number, kind: string, model: string, peer: string, text: string, proof: string}} SwarmEvent */
-/** @typedef {{peer: string, since_at: number, directory_at: number|null, problem: string, software: string}} Observer */
+/**
+ * @typedef {object} Observer who looks
+ * @property {string} peer
+ * @property {string} software
+ * @property {number} since_at
+ * @property {number} models_left_out models that it knows and does not show
+ * @property {number|null} directory_at
+ * @property {string} problem
+ */
 /** @typedef {{at: number, revision: number, observer: Observer, models: Model[], events: SwarmEvent[]}} Swarm */
 /** @typedef {{model: Model, gone: string[], links_gone: [string, string][]}} ModelPatch */
 /**
