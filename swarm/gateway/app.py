@@ -16,7 +16,7 @@ from swarm.client.request import Options
 from swarm.client.results import GenerationResult, TokenLogprob
 from swarm.core.errors import MisuseError, NetworkError, NoRouteError
 from swarm.gateway.answers import Answers, Began, Ended, Piece, Question, answering
-from swarm.gateway.coverage import CoverageWatch, layers_text
+from swarm.gateway.coverage import CoverageWatch
 from swarm.gateway.errors import SERVER, HttpError, bad_request, told, too_long
 from swarm.gateway.gate import Gate
 from swarm.gateway.keys import KeyRing
@@ -27,6 +27,7 @@ from swarm.gateway.requests import Asked, read_chat, read_text
 from swarm.gateway.streaming import EventStream
 from swarm.gateway.tokens import TokenTexts
 from swarm.runtime.http import NOTE, Crossing, crossed, guarded, header_setter, logged
+from swarm.scheduling.reasons import layers_text
 
 PAGE = {
     "index.html": "text/html",
@@ -264,7 +265,7 @@ class GatewayApp:
         if not missing:
             return told(error, "")
         name = self._model.parts.files.name
-        message = f"nobody serves {layers_text(missing)} of {name}: {error.message}"
+        message = f"nobody serves {layers_text(missing)} of {name}"
         return HttpError(503, message, code="layers_missing", kind=SERVER, retry_after_s=10.0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarm.client.parts import ClientParts
@@ -40,8 +39,3 @@ class CoverageWatch:
                 stretches = runs(holders(spans, self._parts.files.layer_count))
                 self._last = now_s, Coverage(len(spans), tuple(span for span, count in stretches if not count))
             return self._last[1]
-
-
-def layers_text(spans: Sequence[Span]) -> str:
-    """``layers 0:10 and 20:30``."""
-    return f"layers {' and '.join(map(str, spans))}"
