@@ -149,7 +149,7 @@ def test_stop_ends_a_chats_answer_and_the_next_question_works(real: RealSwarm, l
 
 
 def test_no_failure_takes_what_was_typed(real: RealSwarm, look: Any) -> None:
-    refusal = {"error": {"message": "nobody serves layers 20:30 of demo", "code": "layers_missing"}}
+    refusal = {"error": {"message": "nobody serves layers 20 to 29 of demo", "code": "layers_missing"}}
     begun = 'data: {"choices": [{"delta": {"content": "One <b>\\n\\n```py\\nx = 1"}, "finish_reason": null}]}\n\n'
     cut = 'data: {"error": {"message": "a server was lost"}}\n\n'
     with look(real.gateway_url) as page:
