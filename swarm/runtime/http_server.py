@@ -168,7 +168,7 @@ class HttpServer:
         if server is None or refusal is not None:
             taker = _SentAway((refusal or SHUTTING_DOWN).response(self._error_body), self._farewells)
         else:
-            taker = _Connection(server, self._error_body, home, self._settings)
+            taker = _Connection(server, self._error_body, home, self._busy, self._settings)
         transport.set_protocol(taker)
         taker.connection_made(transport)
 
@@ -184,11 +184,12 @@ class HttpServer:
             crowd, refusal = here, Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, "connections_full")
         else:
             return None
-        idle = next((one for one in crowd if one not in self._busy), None)
-        if idle is None:
+        idle = [one for one in crowd if one not in self._busy]
+        if not idle:
             return refusal
-        transport = idle.transport
-        idle.force_close()
+        gone = next((one for one in idle if one.waiting), idle[0])
+        transport = gone.transport
+        gone.force_close()
         if transport is not None:
             transport.abort()  # closed, it would stay for as long as the other side does not read
         return None
@@ -208,12 +209,35 @@ class _Door(asyncio.Protocol):
 class _Connection(web.RequestHandler):
     """One that was let in. What is no HTTP gets an answer that looks like all others: aiohttp's tells versions."""
 
-    __slots__ = ("_error_body", "home")
+    __slots__ = ("_busy", "_error_body", "home")
 
-    def __init__(self, server: web.Server, error_body: ErrorBody, home: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        error_body: ErrorBody,
+        home: str,
+        busy: set[web.RequestHandler],
+        settings: Mapping[str, Any],
+    ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
         self._error_body = error_body
+        self._busy = busy
         self.home = home
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """See aiohttp. The handler is done; its answer is on the way for as long as it is read."""
+        self._busy.add(self)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._busy.discard(self)
+
+    @property
+    def waiting(self) -> bool:
+        """True if all of its answers are with the other side."""
+        return self.transport is None or not self.transport.get_write_buffer_size()
 
     def handle_error(
         self,

@@ -2,7 +2,7 @@
 
 import { button, element, say } from "./dom.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$/;
+const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^`\n]*)$/;
 const SHOWN_MS = 2000;
 
 /** @typedef {{code: boolean, name: string, text: string}} Part a paragraph, or a block of code with its language's name */
@@ -18,7 +18,7 @@ export function parts(text) {
   let fresh = true;
   for (const line of text.split("\n")) {
     const mark = FENCE.exec(line);
-    if (fence ? mark && !mark[2] && mark[1].startsWith(fence) : mark) {
+    if (fence ? mark && !mark[2].trim() && mark[1].startsWith(fence) : mark) {
       if (!fence) all.push({ code: true, name: /** @type {RegExpExecArray} */ (mark)[2].trim(), text: "" });
       fence = fence ? "" : /** @type {RegExpExecArray} */ (mark)[1];
       fresh = true;

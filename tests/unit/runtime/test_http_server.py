@@ -160,6 +160,20 @@ async def test_beyond_its_share_an_address_pushes_out_its_own_idle_connections_a
         assert not mine[1].at_eof()
 
 
+async def test_an_answer_that_is_still_being_read_is_not_cut() -> None:
+    size = 16 << 20
+
+    async def much(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(size))
+
+    async with called(handler=much, per_address=1, home_of=by_address) as caller:
+        slow = await caller.call(ASK)
+        await slow.readuntil(b"\r\n\r\n")
+        status, _, body = await answer_of(await caller.call(ASK))
+        assert (status, body["wrong"]["code"]) == (429, "connections_per_address_full")
+        assert len(await asyncio.wait_for(slow.readexactly(size), 30.0)) == size
+
+
 async def test_this_machines_own_are_not_counted_by_address() -> None:
     """A proxy before it would have one address for all."""
     slow = Slow()
