@@ -148,6 +148,15 @@ def test_stop_ends_a_chats_answer_and_the_next_question_works(real: RealSwarm, l
         expect(answer.locator(".note")).to_contain_text(" → ", timeout=ANSWERED_MS)
 
 
+def test_no_text_takes_long_to_be_laid_out(real: RealSwarm, look: Any) -> None:
+    """The last server chooses it."""
+    with look(real.gateway_url) as page:
+        for mark in "~", "`", " ", "``` ", "~~~\n", "\n":
+            text = mark * (200_000 // len(mark)) + "`"
+            script = "async (text) => (await import('/page/message.js')).parts('```' + text) && true"
+            assert page.evaluate(script, text)
+
+
 def test_no_failure_takes_what_was_typed(real: RealSwarm, look: Any) -> None:
     refusal = {"error": {"message": "nobody serves layers 20 to 29 of demo", "code": "layers_missing"}}
     begun = 'data: {"choices": [{"delta": {"content": "One <b>\\n\\n```py\\nx = 1"}, "finish_reason": null}]}\n\n'
