@@ -14,7 +14,6 @@ from benchmarks.onlooker import Seen
 Floats = npt.NDArray[np.float64]
 GRAM = 5
 """Tokens that are looked up in all that earlier sessions said."""
-ANSWER_TOKENS = 400
 FULL_STOPS = (".", "?", "!")
 
 
