@@ -51,6 +51,8 @@ MAX_ACCUSATIONS = 10_000
 MAX_PROOFS = 1024
 BY_WORD = 2
 """In the table of judged proofs: it holds, as others say who computed it again."""
+FORGIVEN = 3
+"""Likewise: others said so, the user forgave it, and nobody here asks them again."""
 MAX_PROOFS_BYTES = 512 * 1024 * 1024
 """Beyond, the oldest are forgotten; whoever was ejected by them stays so."""
 
@@ -166,6 +168,8 @@ class ReputationStore:
     def forgive(self, peer: PeerId, *, proven: bool = False) -> Standing:
         """Hold nothing unproven against ``peer`` any more: strikes, a term, accusations, broken links. The rest too
         if ``proven``; its proofs are kept and count no more, but another one would. Returns what is left.
+
+        Kept proofs that held by the word of others are settled: nobody here judges them anew, whoever tells of them.
         """
         now_s = self._clock.wall_s()
         with self._file.writing() as database:
@@ -175,6 +179,11 @@ class ReputationStore:
                 put_standing(database, peer, after, None, now_s)
                 withhold(database, peer, stored, after)
             database.execute("DELETE FROM accusations WHERE subject = ?", (peer,))
+            database.execute(
+                "INSERT OR REPLACE INTO judged SELECT digest, ?, ? FROM judged WHERE proven = ?"
+                " AND digest IN (SELECT digest FROM proofs WHERE subject = ?)",
+                (FORGIVEN, now_s, BY_WORD, peer),
+            )
             put_single(database, "apart", msgspec.msgpack.encode(stored_apart(database).without(peer)))
             note_event(database, now_s, peer, "forgiven" + (", what was proven too" if proven else ""))
         self._marks = None
@@ -259,18 +268,25 @@ class ReputationStore:
 
         ``by_word``: it holds by the word of others, and only for as long as what followed from it counts.
         """
+        word = proven and by_word
         with self._file.writing() as database:
-            entry = digest, BY_WORD if proven and by_word else int(proven), self._clock.wall_s()
-            database.execute("INSERT OR REPLACE INTO judged VALUES (?, ?, ?)", entry)
+            entry = digest, BY_WORD if word else int(proven), self._clock.wall_s()
+            # what another process found by own weights, or the user forgave, meanwhile is more than a word
+            database.execute(f"INSERT OR {'IGNORE' if word else 'REPLACE'} INTO judged VALUES (?, ?, ?)", entry)
             database.execute("DELETE FROM accusations WHERE digest = ?", (digest,))
             keep_newest(database, "judged", MAX_JUDGED)
 
-    def verdict(self, digest: bytes) -> bool | None:
-        """Whether the proof of this digest holds; None if it was never checked here, or is to be checked again."""
+    def verdict(self, digest: bytes, *, own_weights: bool = False) -> bool | None:
+        """Whether the proof of this digest holds; None if it was never checked here, or is to be checked again.
+
+        ``own_weights``: asked by one that can compute it by own weights, to which the word of others is no verdict.
+        """
         with self._file.reading() as database:
             row = database.execute("SELECT proven FROM judged WHERE digest = ?", (digest,)).fetchone()
             if row is None or row[0] != BY_WORD:
                 return None if row is None else bool(row[0])
+            if own_weights:
+                return None
             kept = database.execute("SELECT subject FROM proofs WHERE digest = ?", (digest,)).fetchone()
             standing = Standing() if kept is None else lapsed(stored_standing(database, kept[0]), self._clock.wall_s())
         return True if standing.strikes or standing.ejected else None

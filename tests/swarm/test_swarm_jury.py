@@ -145,6 +145,46 @@ async def test_what_others_computed_ejects_for_a_term_and_is_computed_again_afte
     assert misled.store.ejected() == frozenset()
 
 
+async def test_what_others_computed_and_the_user_forgave_is_not_held_again_but_something_new_is(scene: Scene) -> None:
+    finder, reader = [await scene.citizen() for _ in range(2)]
+    reader.jury.own_weights = False
+
+    async def found(*sessions: int) -> None:
+        for session in sessions:
+            await finder.jury.hold("fraud", scene.fraud(session=session), verified=True)
+        await scene.clock.sleep(LOOK_EVERY_S)
+        await scene.announce(0)
+        await finder.voice.tell()
+        await reader.look()
+
+    await found(1)
+    assert len(reader.store.standing(CHEAT).unproven) == 1
+    reader.store.forgive(CHEAT)
+    await found()
+    assert len(reader.verified) == 1
+    assert reader.store.standing(CHEAT).strikes == ()
+    assert reader.store.accused() == frozenset()
+    await found(2)
+    assert len(reader.verified) == 2
+    assert len(reader.store.standing(CHEAT).strikes) == 1
+
+
+async def test_who_has_the_weights_judges_again_what_stood_by_the_word_of_others(scene: Scene) -> None:
+    finder, reader = [await scene.citizen() for _ in range(2)]
+    proof = scene.fraud()
+    reader.jury.own_weights = False
+    assert await reader.jury.hold("fraud", proof)
+    assert len(reader.store.standing(CHEAT).unproven) == 1
+    reader.jury.own_weights = True
+    await finder.jury.hold("fraud", proof, verified=True)
+    await reader.look()
+    standing = reader.store.standing(CHEAT)
+    assert (len(standing.strikes), standing.unproven) == (1, ())
+    await scene.clock.sleep(LOOK_EVERY_S)
+    await reader.look()
+    assert len(reader.verified) == 2, "that is its last verdict"
+
+
 async def test_a_jury_looks_every_few_seconds_whatever_the_directory_does(scene: Scene) -> None:
     finder, reader = [await scene.citizen() for _ in range(2)]
     running = asyncio.create_task(reader.jury.run())

@@ -129,7 +129,7 @@ class Jury:
     async def _hear(self, record: Accusation, servers: int) -> None:
         """Open cases for an accusation's proofs, and let their subject be avoided meanwhile."""
         store, clock = self._seat.store, self._seat.clock
-        known = [proof for proof in record.proofs if store.verdict(proof.digest) is None]
+        known = [proof for proof in record.proofs if self._verdict(proof.digest) is None]
         if not known:
             return
         opened = self._docket.hear(replace(record, proofs=tuple(known)), clock.monotonic_s())
@@ -212,7 +212,7 @@ class Jury:
         A fraud proof is taken for ``verified`` or else checked by ``verify``; False where nobody can.
         """
         digest = hashlib.sha256(data).digest()
-        known = self._seat.store.verdict(digest)
+        known = self._verdict(digest)
         if known is not None:
             return known
         try:
@@ -228,8 +228,14 @@ class Jury:
         await self._convict(kind, data, charge, proven=kind == "equivocation" or verified or self.own_weights)
         return True
 
+    def _verdict(self, digest: bytes) -> bool | None:
+        """What stands here already. The word of others does not, for one that computes by own weights."""
+        return self._seat.store.verdict(digest, own_weights=self.own_weights and self.verify is not None)
+
     async def _convict(self, kind: ProofKind, data: bytes, charge: Allegation, *, proven: bool) -> None:
         """What this node checked counts: in its own book, and as its own word to others."""
+        if not proven and self._verdict(hashlib.sha256(data).digest()) is not None:
+            return  # while others computed, the user forgave it, or another process came to its verdict
         standing = await asyncio.to_thread(self._enter, kind, data, charge, proven=proven)
         fate = f"ejected ({standing.ejected})" if standing.ejected else "struck"
         _log.warning("server %s is %s: %s", charge.subject[-8:], fate, charge.what)

@@ -217,6 +217,36 @@ async def test_a_proof_that_holds_by_the_word_of_others_is_judged_anew_when_its_
     assert store.verdict(unknown) is None
 
 
+def test_what_the_word_of_others_said_stays_forgiven(tmp_path: Path, clock: VirtualClock) -> None:
+    path = tmp_path / "reputation.sqlite"
+    with ReputationStore(path, clock) as store:
+        told, bobs = (store.keep_proof(peer, "fraud", peer.encode()) for peer in (ALICE, BOB))
+        for peer, digest in ((ALICE, told), (BOB, bobs)):
+            store.change(peer, lied(b"one"))
+            store.judge(digest, proven=True, by_word=True)
+        store.forgive(ALICE)
+    with ReputationStore(path, clock) as store:
+        assert store.verdict(told) is True, "nobody judges it anew"
+        assert store.verdict(told, own_weights=True) is True
+        assert not store.accuse(ALICE, told, clock.wall_s() + 100)
+        store.judge(told, proven=True, by_word=True)
+        assert store.verdict(told) is True, "a verdict that was on its way changes nothing"
+        assert store.verdict(store.keep_proof(ALICE, "fraud", b"another")) is None
+        assert store.verdict(bobs, own_weights=True) is None, "only what was forgiven is settled"
+
+
+def test_the_word_of_others_is_no_verdict_for_own_weights(store: ReputationStore) -> None:
+    digest = store.keep_proof(ALICE, "fraud", b"rows")
+    store.change(ALICE, lied(b"one"))
+    store.judge(digest, proven=True, by_word=True)
+    assert (store.verdict(digest), store.verdict(digest, own_weights=True)) == (True, None)
+    store.judge(digest, proven=True)
+    store.judge(digest, proven=True, by_word=True)
+    assert store.verdict(digest, own_weights=True) is True, "a word takes nothing back"
+    store.judge(digest, proven=False)
+    assert store.verdict(digest) is False
+
+
 def test_a_strike_withholds_what_was_earned_in_the_same_transaction(store: ReputationStore) -> None:
     def earn(ledger: Ledger) -> int:
         ledger._state.accounts[ALICE] = Account(earned=96)  # as ``settle`` leaves it
