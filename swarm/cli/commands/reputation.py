@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.cli.output.tables import table
-from swarm.core.errors import ConfigError
+from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
 from swarm.runtime.clock import SystemClock
 from swarm.runtime.reputation import IN_MEMORY, Known, ReputationStore
@@ -19,6 +19,8 @@ from swarm.verification.standings.apart import Broken
 from swarm.verification.standings.ledger import Account
 from swarm.verification.standings.strikes import TRUSTED, UNPROVEN_S, Policy, audit_rate, on_probation
 
+SHORTEST_ENDING = 4
+"""Characters of a peer id by which a server may be named where something changes."""
 EXAMPLES = """\
 examples:
   python -m swarm reputation
@@ -44,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="where it is kept (default: in the data folder)")
     parser.add_argument("--peer", metavar="ID", help="only this server: its peer id or the end of it")
     parser.add_argument("--events", action="store_true", help="also what happened, in order of time")
-    parser.add_argument("--forgive", metavar="ID", help="hold nothing unproven against this server any more: strikes, "
-                        "ejection for a time, accusations, broken links; programs that run see it at once")  # fmt: skip
+    parser.add_argument("--forgive", metavar="ID", help="hold nothing unproven against this server any more (its peer id "
+                        "or at least the last 4 characters): strikes, ejection for a time, accusations, broken links; programs that run see it at once")  # fmt: skip
     parser.add_argument("--proven", action="store_true", help="with --forgive: what was proven too, as if never seen; "
                         "another proof would eject it again")  # fmt: skip
     parser.add_argument("--proof", metavar="DIGEST", help="write the kept proof whose digest begins so to --out")
@@ -81,6 +83,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _forgive(store: ReputationStore, ending: str, *, proven: bool) -> int:
+    if len(ending) < SHORTEST_ENDING:
+        hint = "list all with: python -m swarm reputation"
+        raise MisuseError(f"--forgive takes at least the last {SHORTEST_ENDING} characters of a peer id", hint=hint)
     peers = {one.peer for one in store.known()} | store.accused()
     peers |= {peer for link in store.broken_links() for peer in link.pair}
     found = sorted(peer for peer in peers if peer.endswith(ending))
@@ -197,11 +202,7 @@ def _json(
         "store": str(path),
         "peers": [_peer_json(one, ledger.account(one.peer), one.peer in accused, policy) for one in known],
         "apart": [list(link.pair) for link in links if link.pair in store.apart().pairs],
-        "broken_links": [
-            {"peers": list(link.pair), "times": link.times, "since_s": link.since_s,
-             "last_resort_from_s": link.resort_from_s(), "apart_until_s": link.apart_until_s()}
-            for link in links
-        ],
+        "broken_links": [_link_json(link) for link in links],
         "proofs": [
             {"digest": kept.digest.hex(), "kind": kept.kind, "peer": kept.subject, "bytes": kept.size,
              "time_s": kept.time_s}
@@ -215,6 +216,18 @@ def _json(
             if event.peer in shown
         ]
     return found
+
+
+def _link_json(link: Broken) -> dict[str, Any]:
+    """Older versions kept no times of links: those are null."""
+    dated = bool(link.since_s)
+    return {
+        "peers": list(link.pair),
+        "times": link.times,
+        "since_s": link.since_s if dated else None,
+        "last_resort_from_s": link.resort_from_s() if dated else None,
+        "apart_until_s": link.apart_until_s() if dated else None,
+    }
 
 
 def _peer_json(one: Known, account: Account, accused: bool, policy: Policy) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from proofs_at_hand import evidence_against
 
@@ -137,6 +138,24 @@ def test_pairs_kept_apart_are_listed_though_nothing_else_is_known(
     assert f"  {GOOD} and {NEW}, until 20" in asked(capsys, "--store", str(path))
 
 
+def test_a_single_server_is_not_forgiven_by_naming_nobody(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ReputationStore(path, SystemClock()) as store:
+        store.change(CHEAT.peer_id, equivocated)
+        assert main(["reputation", "--store", str(path), "--forgive", "", "--proven"]) == 2
+        assert store.ejected() == {CHEAT.peer_id}
+    assert "at least the last 4 characters" in capsys.readouterr().err
+
+
+def test_links_of_older_files_have_no_times(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ReputationStore(path, SystemClock()) as store, store._file.writing() as database:
+        old = msgspec.msgpack.encode({"pairs": [[GOOD, NEW]]})
+        database.execute("INSERT INTO singles VALUES ('apart', ?)", (old,))
+    found = json.loads(asked(capsys, "--store", str(path), "--json"))
+    unknown = {"since_s": None, "last_resort_from_s": None, "apart_until_s": None}
+    assert found["broken_links"] == [{"peers": [GOOD, NEW], "times": 1, **unknown}]
+    assert found["apart"] == []
+
+
 def test_what_was_not_proven_says_so_and_is_forgiven_while_a_client_runs(
     filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +182,11 @@ def test_what_was_not_proven_says_so_and_is_forgiven_while_a_client_runs(
 
 
 def test_forgiving_names_one_server(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong, why in (("nobody", "nothing is known"), ("", "4 servers have ids")):
+    short = "at least the last 4 characters"
+    with ReputationStore(filled, SystemClock()) as store:
+        store.change(twin := PeerId("12D3KooWTwinSuspect"), audited)
+        assert twin.endswith(SUSPECT[-7:])
+    for wrong, why in (("nobody", "nothing is known"), ("Suspect", "2 servers have ids"), ("", short), ("ect", short)):
         assert main(["reputation", "--store", str(filled), "--forgive", wrong]) == 2
         assert why in capsys.readouterr().err
     assert main(["reputation", "--store", str(filled), "--proven"]) == 2
