@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from swarm.dht.protocol import Directory
 from swarm.health.networks import first_network
 from swarm.health.sight import Seen
 from swarm.health.watching.archive import Past
+from swarm.health.watching.votes import NOTHING_SAID, Agreed, Vote, agreed
 from swarm.models.demo import SMOLLM2
 from swarm.models.resolve import DEMO
 from swarm.scheduling.coverage import usable
@@ -54,24 +55,34 @@ _DEMO = f"{SMOLLM2.name}@{SMOLLM2.revision}"
 class ModelRead:
     """A model as the directory has it. ``last_at``: when somebody last spoke of it.
 
-    ``layers`` is what its servers say, or 0 (``_layers``), ``hidden_size`` what most of its entries do; as long as one
-    of them says so, others who come do not change it. ``asked``: it was named whole, so it is looked for and shown
-    whoever else is there; ``first_at`` is when it was heard of first. ``whole``: servers that answer this page held all
-    of its layers at some time.
+    ``told_layers`` is what its servers say (``votes.agreed``), ``indexed_layers`` and ``rows`` what its entries in the
+    index do. ``asked``: it was named whole, so it is looked for and shown whoever else is there; ``first_at`` is when
+    it was heard of first. ``whole``: servers that answer this page held all of its layers at some time.
     """
 
     model: ModelId
     asked: bool = False
     first_at: float = 0.0
     whole: bool = False
-    layers: int = 0
-    hidden_size: int | None = None
+    told_layers: Agreed = NOTHING_SAID
+    indexed_layers: Agreed = NOTHING_SAID
+    rows: Agreed = NOTHING_SAID
     servers: Mapping[PeerId, Seen] = field(default_factory=dict)
     last_at: float = 0.0
     read_at: float = 0.0
     """When its servers were read last."""
     turn: int = 0
     """The round in which its servers were read last, or it was heard of."""
+
+    @property
+    def layers(self) -> int:
+        """How many it has, or 0. Once a server was found the index does not count: an entry there costs nothing."""
+        return self.told_layers.value or self.indexed_layers.value
+
+    @property
+    def hidden_size(self) -> int | None:
+        """The values of a row, if anybody says how many."""
+        return self.rows.value or None
 
     def as_of(self, now_s: float) -> float:
         """The moment by which its records are judged: while others are read, a server cannot renew what is known."""
@@ -125,18 +136,6 @@ def _seen_at(old: Seen | None, listing: Listing, now_s: float) -> float:
     if old is not None and old.listing.metrics == listing.metrics:
         return old.seen_at
     return now_s
-
-
-def told_sizes(entries: Sequence[ModelEntry], reached: Collection[PeerId] = ()) -> dict[str, list[int]]:
-    """What is said of each model's rows, that which most say first; models of which nobody says anything left out.
-    Where somebody says so who was ``reached``, the others do not count."""
-    said: dict[str, Counter[int]] = {}
-    known: dict[str, Counter[int]] = {}
-    for entry in entries:
-        if entry.hidden_size:
-            for counts in (said, known) if entry.peer in reached else (said,):
-                counts.setdefault(entry.model, Counter())[entry.hidden_size] += 1
-    return {model: [size for size, _ in sizes.most_common()] for model, sizes in (said | known).items()}
 
 
 class Reading:
@@ -204,7 +203,7 @@ class Reading:
         model.read_at = now_s
         if listings:
             model.last_at = now_s
-            model.layers = _layers(model.layers, listings, self._evidence.reached)
+            model.told_layers = agreed(model.told_layers, _votes(listings, self._evidence.reached))
             answering = [one for one in listings if one.peer in self._evidence.reached]
             model.whole = model.whole or _is_whole(answering, model.layers)
 
@@ -235,20 +234,27 @@ class Reading:
                 if clip(entry.model, len(entry.model)) != entry.model:
                     continue  # nobody could tell it from another by what is shown of it
                 self.models[entry.model] = self._met(model)
-            known = self.models[entry.model]
-            known.last_at = now_s
-            if not known.servers:
-                known.layers = entry.layer_count
-        sizes = told_sizes(entries, self._evidence.reached)
-        for name, known in self.models.items():
-            if name in sizes and known.hidden_size not in sizes[name]:
-                known.hidden_size = next(iter(sizes[name]))
+            self.models[entry.model].last_at = now_s
+        self._count(entries)
         for name, known in list(self.models.items()):
             kept_s = ENDED_S if known.whole else UNLISTED_S
             if not known.servers and now_s - known.last_at > kept_s and name not in self._wanted:
                 del self.models[name]
         for forgotten in self._ranked()[MAX_KNOWN:]:
             del self.models[str(forgotten.model)]
+
+    def _count(self, entries: Sequence[ModelEntry]) -> None:
+        """What the index says of the models that are known."""
+        layers: dict[str, list[Vote]] = defaultdict(list)
+        rows: dict[str, list[Vote]] = defaultdict(list)
+        for entry in entries:
+            near = self._evidence.reached.get(PeerId(entry.peer))
+            layers[entry.model].append(Vote(entry.layer_count, near))
+            if entry.hidden_size:
+                rows[entry.model].append(Vote(entry.hidden_size, near))
+        for name, known in self.models.items():
+            known.indexed_layers = agreed(known.indexed_layers, layers.get(name, ()))
+            known.rows = agreed(known.rows, rows.get(name, ()))
 
     def _ranked(self) -> list[ModelRead]:
         def rank(model: ModelRead) -> tuple[bool, bool, bool, bool, float, str]:
@@ -287,23 +293,10 @@ def _is_whole(listings: Sequence[Listing], layers: int) -> bool:
     return reached == layers > 0
 
 
-def _layers(before: int, listings: Sequence[Listing], reached: Mapping[PeerId, str]) -> int:
-    """How many layers a model has: as ``before``, as long as somebody who answers this page says so, or nobody who does
-    says otherwise; else as most networks say of those who answer, of all, then as most servers do."""
-    counts: dict[int, list[Listing]] = {}
-    for one in listings:
-        counts.setdefault(one.announcement.layer_count, []).append(one)
-    answering = {count for count, theirs in counts.items() if any(one.peer in reached for one in theirs)}
-    if before in answering or (before in counts and not answering):
-        return before
-
-    def weight(count: int) -> tuple[int, int, int, int]:
-        theirs = counts[count]
-        near = {reached[one.peer] for one in theirs if one.peer in reached}
-        networks = {first_network(one.announcement.addresses) for one in theirs}
-        return len(near), len(networks), len(theirs), -count
-
-    return max(counts, key=weight)
+def _votes(listings: Sequence[Listing], reached: Mapping[PeerId, str]) -> list[Vote]:
+    """On how many layers a model has."""
+    told = [(one.announcement, reached.get(one.peer)) for one in listings]
+    return [Vote(one.layer_count, near, first_network(one.addresses)) for one, near in told]
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -9,12 +9,13 @@ from swarm.core.listing import Listing
 from swarm.health.sight import Heard, Seen
 from swarm.health.watching.looks import LEAST_SERVERS, MAX_SERVERS, Looker, Looks
 from swarm.health.watching.reading import ModelRead
+from swarm.health.watching.votes import Agreed
 
 
 def read(number: int, servers: list[Seen]) -> ModelRead:
     """The model of that number, looked at now."""
     name = ModelId("demo", "main", f"{number:016x}")
-    return ModelRead(name, layers=6, servers={one.peer: one for one in servers}, read_at=NOW_S)
+    return ModelRead(name, told_layers=Agreed(6), servers={one.peer: one for one in servers}, read_at=NOW_S)
 
 
 def crowd(count: int, prefix: str) -> list[Seen]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 from reading_desk import ANNA, BERT, CARL, Desk, listing, reached, whole
 from sights import MODEL, NOW_S, PEERS, UNREACHED, heard, server
 
 from swarm.core.announcement import Reach, State
 from swarm.core.ids import ModelId, PeerId
 from swarm.core.listing import Listing
-from swarm.core.model_entry import ModelEntry
 from swarm.health.sight import NOTHING_HEARD, Repute, Seen
 from swarm.health.watching.looks import checked, joined_by, listed, targets, tried
 from swarm.health.watching.reading import (
@@ -116,46 +114,6 @@ async def test_a_failure_is_told_and_takes_nothing_back() -> None:
     assert desk.reading.problem == ""
 
 
-async def test_the_layers_that_are_known_are_not_outvoted_by_who_comes_later() -> None:
-    desk = Desk()
-    desk.shelf.add(MODEL, ANNA)
-    await desk.look()
-    desk.shelf.shelves[MODEL] += [listing(peer, layers=4096) for peer in PEERS[1:10]]
-    await desk.look()
-    model = desk.reading.models[MODEL]
-    assert model.layers == 6
-    assert [seen.peer for seen in model.counting()] == [ANNA]
-    desk.shelf.shelves[MODEL] = desk.shelf.shelves[MODEL][1:]
-    await desk.look()
-    assert model.layers == 4096, "nobody is left who says otherwise"
-
-
-async def test_the_rows_of_a_model_are_as_most_say_and_stay_so() -> None:
-    desk = Desk()
-    for peer, size in zip(PEERS, (0, 576, 576, 9999), strict=False):
-        entry = ModelEntry(
-            model=MODEL, peer=peer, instance=1, sequence=1, expires_s=NOW_S, layer_count=6, hidden_size=size
-        )
-        desk.shelf.index.append(entry)
-    desk.shelf.shelves[MODEL] = [listing(ANNA)]
-    await desk.look()
-    assert desk.reading.models[MODEL].hidden_size == 576
-    desk.shelf.index += [replace(desk.shelf.index[3], peer=peer) for peer in PEERS[5:20]]
-    await desk.look(INDEX_EVERY_S)
-    assert desk.reading.models[MODEL].hidden_size == 576
-    desk.shelf.index = [desk.shelf.index[0], desk.shelf.index[3]]
-    await desk.look(INDEX_EVERY_S)
-    assert desk.reading.models[MODEL].hidden_size == 9999, "nobody is left who says otherwise"
-
-
-async def test_the_rows_of_a_model_are_as_those_say_who_answer() -> None:
-    desk = Desk()
-    entry = ModelEntry(model=MODEL, peer=ANNA, instance=1, sequence=1, expires_s=NOW_S, layer_count=6, hidden_size=576)
-    desk.shelf.index = [entry, *(replace(entry, peer=peer, hidden_size=9999) for peer in PEERS[5:20])]
-    await desk.look(evidence=reached(ANNA))
-    assert desk.reading.models[MODEL].hidden_size == 576
-
-
 async def test_made_up_models_crowd_nobody_out() -> None:
     """Each has its turn, so one with servers is found among many without; then it is read every round."""
     desk = Desk()
@@ -250,6 +208,14 @@ async def test_a_round_that_is_cut_short_leaves_nothing_running() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+def test_of_many_that_vanished_those_that_ever_answered_are_kept() -> None:
+    crowd = [PeerId(f"evil{number}") for number in range(3 * MAX_GONE)]
+    there = [listing(peer, expires_s=NOW_S + 5) for peer in (ANNA, *crowd)]
+    after = merged(merged({}, there, NOW_S), [], NOW_S + 10, {ANNA})
+    assert len(after) == MAX_GONE
+    assert ANNA in after
+
+
 # -- whom to ask, and by whom to join --------------------------------------------------------------------------
 
 
@@ -287,40 +253,3 @@ def test_newcomers_join_by_those_this_page_has_reached_for_longest() -> None:
     assert joined_by(reading, told | {ANNA: UNREACHED}, ()) == [f"{place.format(2)}/p2p/{BERT}"]
     own = f"{place.format(9)}/p2p/{CARL}"
     assert joined_by(reading, told, (own,))[0] == own
-
-
-# -- how many layers it has ------------------------------------------------------------------------------------
-
-
-def placed(peer: PeerId, network: int, layers: int) -> Listing:
-    return listing(peer, layers=layers, addresses=(f"/ip4/203.0.{network}.1/tcp/31337",))
-
-
-async def test_a_crowd_in_one_network_does_not_say_how_many_layers_a_model_has() -> None:
-    desk = Desk()
-    desk.shelf.add(MODEL)
-    honest = [placed(peer, number, 6) for number, peer in enumerate(PEERS[:2])]
-    desk.shelf.shelves[MODEL] = [*(placed(peer, 9, 4096) for peer in PEERS[10:30]), *honest]
-    await desk.look()
-    assert desk.reading.models[MODEL].layers == 6
-
-
-async def test_who_answers_says_how_many_layers_a_model_has_not_who_only_announces() -> None:
-    desk = Desk()
-    desk.shelf.add(MODEL, *PEERS[10:30], layers=4096)
-    desk.shelf.shelves[MODEL] = [placed(peer, number, 4096) for number, peer in enumerate(PEERS[10:30])]
-    await desk.look()
-    assert desk.reading.models[MODEL].layers == 4096
-    desk.shelf.shelves[MODEL].append(placed(ANNA, 99, 6))
-    await desk.look(evidence=reached(ANNA))
-    assert desk.reading.models[MODEL].layers == 6
-    await desk.look(evidence=reached(ANNA, *PEERS[10:30]))
-    assert desk.reading.models[MODEL].layers == 6, "as long as one who answers says so"
-
-
-def test_of_many_that_vanished_those_that_ever_answered_are_kept() -> None:
-    crowd = [PeerId(f"evil{number}") for number in range(3 * MAX_GONE)]
-    there = [listing(peer, expires_s=NOW_S + 5) for peer in (ANNA, *crowd)]
-    after = merged(merged({}, there, NOW_S), [], NOW_S + 10, {ANNA})
-    assert len(after) == MAX_GONE
-    assert ANNA in after
