@@ -27,6 +27,8 @@ from swarm.runtime.folders import data_folder
 from swarm.runtime.reputation_file import REPUTATIONS
 from swarm.runtime.reputation_rows import (
     changes,
+    doubt_older,
+    has_older,
     keep_newest,
     note_event,
     put_single,
@@ -110,6 +112,18 @@ class ReputationStore:
         self._clock = clock
         self._file = DatabaseFile(None if str(path) == IN_MEMORY else Path(path), REPUTATIONS)
         self._marks: tuple[int, _Marks] | None = None
+        try:
+            self._doubt_older()
+        except BaseException:
+            self.close()
+            raise
+
+    def _doubt_older(self) -> None:
+        with self._file.reading() as database:
+            older = has_older(database)
+        if older:
+            with self._file.writing() as database:
+                doubt_older(database, self._clock.wall_s())
 
     @staticmethod
     def default_path() -> Path:

@@ -9,11 +9,13 @@ import msgspec
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.verification.standings.apart import Apart
 from swarm.verification.standings.ledger import Ledger
-from swarm.verification.standings.strikes import TERMS, Standing
+from swarm.verification.standings.strikes import TERMS, Standing, dated, doubted
 
 MAX_PEERS = 100_000
 """Beyond, those without audits, strikes and ejection are forgotten, the ones not heard of for longest first."""
 MAX_EVENTS = 10_000
+OF_OLDER = "ejected AND instr(standing, CAST('passing' AS BLOB)) = 0"
+"""Ejections by versions that did not note which of them were proven."""
 
 
 def stored_standing(database: sqlite3.Connection, peer: str) -> Standing:
@@ -44,6 +46,25 @@ def put_standing(
             " LIMIT max(0, (SELECT count(*) FROM peers) - ?))",
             (MAX_PEERS,),
         )
+
+
+def has_older(database: sqlite3.Connection) -> bool:
+    return database.execute(f"SELECT 1 FROM peers WHERE {OF_OLDER} LIMIT 1").fetchone() is not None
+
+
+def doubt_older(database: sqlite3.Connection, now_s: float) -> None:
+    """What older versions ejected without a proof that is kept is out for one term from now, no longer for good."""
+    rows = database.execute(
+        f"SELECT peer, standing, peer IN (SELECT subject FROM proofs) FROM peers WHERE {OF_OLDER}"
+    ).fetchall()
+    for peer, data, proof_kept in rows:
+        before = read_standing(data)
+        after = before if proof_kept else dated(before, doubted(before), now_s)
+        database.execute("UPDATE peers SET standing = ? WHERE peer = ?", (after.to_bytes(), peer))
+        if after != before:
+            note_event(
+                database, now_s, peer, f"ejected by an older version, without proof: for {TERMS.first_s / 3600:.3g} h"
+            )
 
 
 def changes(before: Standing, after: Standing) -> list[str]:

@@ -46,8 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="where it is kept (default: in the data folder)")
     parser.add_argument("--peer", metavar="ID", help="only this server: its peer id or the end of it")
     parser.add_argument("--events", action="store_true", help="also what happened, in order of time")
-    parser.add_argument("--forgive", metavar="ID", help="hold nothing unproven against this server any more (its peer id "
-                        "or at least the last 4 characters): strikes, ejection for a time, accusations, broken links; programs that run see it at once")  # fmt: skip
+    parser.add_argument("--forgive", metavar="ID", help="hold nothing unproven against this server any more: strikes, "
+                        "ejection for a time, accusations, broken links; programs that run see it at once. Its peer id "
+                        "or at least the last 4 characters")  # fmt: skip
     parser.add_argument("--proven", action="store_true", help="with --forgive: what was proven too, as if never seen; "
                         "another proof would eject it again")  # fmt: skip
     parser.add_argument("--proof", metavar="DIGEST", help="write the kept proof whose digest begins so to --out")

@@ -27,6 +27,7 @@ MAX_REFERENCES = 16
 """Auditors whose comparisons are kept apart for one server; beyond, the one with the least evidence is dropped."""
 MAX_OCCASIONS = 64
 """Strikes kept by name; after ejection more of them change nothing."""
+EQUIVOCATED = "it signed two different receipts with one counter"
 TERMS = Pauses(3600.0, 4.0, 30 * DAY_S)
 """For how long an ejection lasts that was not proven: an hour, 4 h, 16 h, 2.7 days, 10.7 days, 30 days."""
 UNPROVEN_S = 30 * DAY_S
@@ -195,7 +196,7 @@ def struck(standing: Standing, policy: Policy, occasion: bytes, *, proven: bool 
 
 def equivocated(standing: Standing) -> Standing:
     """After two different receipts with one counter, both signed: ejection on sight."""
-    return _eject(standing, "it signed two different receipts with one counter", proven=True)
+    return _eject(standing, EQUIVOCATED, proven=True)
 
 
 def accused(standing: Standing, policy: Policy) -> Standing:
@@ -270,6 +271,19 @@ def forgiven(standing: Standing, *, proven: bool = False) -> Standing:
     evidence = tuple(entry for entry in left.evidence if entry.reference == TRUSTED)
     raised = left.raised if left.strikes else 0
     return msgspec.structs.replace(left, evidence=evidence, raised=raised, terms=0, until_s=0.0)
+
+
+def doubted(standing: Standing) -> Standing:
+    """An ejection by a version that did not note what was proven, where no proof is kept: for a term, to be ``dated``.
+
+    It stays for good where own weights have compared (their strikes need no proof), and after two receipts with one
+    counter, of which the proof may have made room for later ones.
+    """
+    own = any(entry.reference == TRUSTED for entry in standing.evidence)
+    if not standing.ejected or standing.passing or own or standing.ejected == EQUIVOCATED:
+        return standing
+    unproven = tuple(Unproven(occasion) for occasion in standing.strikes)
+    return msgspec.structs.replace(standing, passing=True, unproven=unproven)
 
 
 def _let_back(standing: Standing) -> Standing:

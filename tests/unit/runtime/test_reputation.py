@@ -147,6 +147,45 @@ def test_pairs_of_older_files_are_long_past(store: ReputationStore) -> None:
     assert [link.pair for link in store.broken_links()] == [(BOB, CAROL)]
 
 
+async def test_ejections_of_older_files_without_a_proof_are_for_a_term(tmp_path: Path, clock: VirtualClock) -> None:
+    """Such files say neither which strikes were proven nor until when: their rows lack the later fields."""
+
+    def write(store: ReputationStore, peer: PeerId, standing: Standing) -> None:
+        fields = msgspec.msgpack.decode(standing.to_bytes())
+        for later in ("unproven", "passing", "until_s", "terms"):
+            del fields[later]
+        with store._file.writing() as database:
+            row = peer, msgspec.msgpack.encode(fields), True, True, None, 0.0
+            database.execute("INSERT INTO peers VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def compared(reference: str) -> Standing:
+        return window_audited(Standing(), POLICY, Outcome.PASS, 0.02, reference=reference, ceiling=0.025)
+
+    path = tmp_path / "reputation.sqlite"
+    failed = struck(struck(compared("12D3KooWAuditor"), POLICY, b"one"), POLICY, b"two")
+    own = struck(struck(compared(TRUSTED), POLICY, b"one"), POLICY, b"two")
+    twice = equivocated(Standing())
+    others = {BOB: failed, CAROL: own, PeerId("12D3KooWDave"): twice}
+    with ReputationStore(path, clock) as store:
+        store.keep_proof(BOB, "fraud", b"rows")
+        for peer, standing in {ALICE: failed, **others}.items():
+            write(store, peer, standing)
+    with ReputationStore(path, clock) as store:
+        found = store.standing(ALICE)
+        assert (found.passing, found.terms, found.until_s) == (True, 1, clock.wall_s() + TERMS.first_s)
+        assert {entry.occasion for entry in found.unproven} == {b"one", b"two"}
+        assert store.ejected() == {ALICE, *others}
+        assert [event.peer for event in store.events()] == [ALICE]
+        await clock.advance(TERMS.first_s / 2)
+    with ReputationStore(path, clock) as store:
+        assert store.standing(ALICE) == found, "its term began once"
+        await clock.advance(TERMS.first_s / 2)
+        assert store.ejected() == set(others)
+        assert {peer: store.standing(peer) for peer in others} == others
+        await clock.advance(10 * TERMS.most_s)
+        assert store.ejected() == set(others)
+
+
 def lied(occasion: bytes) -> Callable[[Standing], Standing]:
     return lambda was: struck(was, POLICY, occasion, proven=False)
 
