@@ -9,7 +9,7 @@ from swarm.core.announcement import Reach
 from swarm.core.ids import PeerId
 from swarm.health.picture.advice import contacts
 from swarm.health.picture.building import build
-from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Sight
+from swarm.health.sight import NOTHING_HEARD, Heard, Repute, Seen, Sight
 from swarm.health.state import ModelState
 from swarm.health.watching.forecasts import Forecasts
 from swarm.health.watching.quiet import carried
@@ -28,11 +28,23 @@ LEAST_SERVERS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model as the directory had it at one moment: the next reading changes nothing of it. See ``Sight``."""
+
+    model: str
+    layers: int
+    hidden_size: int | None
+    since_at: float
+    as_of: float
+    servers: Sequence[Seen]
+
+
+@dataclass(frozen=True, slots=True)
 class Looks:
     """What all models are made of; see ``Sight``. ``models`` are those to show, the most important first."""
 
     at: float
-    models: Sequence[ModelRead]
+    models: Sequence[Snapshot]
     heard: Mapping[PeerId, Heard]
     repute: Mapping[PeerId, Repute]
     contacts: Sequence[str]
@@ -55,8 +67,8 @@ class Looker:
         """
         sights = []
         left = MAX_SERVERS
-        for read in looks.models:
-            sights.append(self._sight(read, looks, max(left // 2, LEAST_SERVERS)))
+        for model in looks.models:
+            sights.append(self._sight(model, looks, max(left // 2, LEAST_SERVERS)))
             left = max(left - min(len(sights[-1].servers), sights[-1].most_servers), 0)
         predicted = self._forecasts.predicted(sights)
         self._states = {
@@ -65,28 +77,40 @@ class Looker:
         }
         return sorted(self._states.values(), key=lambda state: not state.servers)
 
-    def _sight(self, read: ModelRead, looks: Looks, most_servers: int) -> Sight:
-        model = str(read.model)
+    def _sight(self, known: Snapshot, looks: Looks, most_servers: int) -> Sight:
         return Sight(
-            model=model,
-            layers=read.layers,
+            model=known.model,
+            layers=known.layers,
             at=looks.at,
-            as_of=read.as_of(looks.at),
-            since_at=read.first_at,
-            servers=read.counting(),
+            as_of=known.as_of,
+            since_at=known.since_at,
+            servers=known.servers,
             most_servers=most_servers,
             heard=looks.heard,
             repute=looks.repute,
-            hidden_size=self._hidden_sizes.get(model, read.hidden_size),
+            hidden_size=self._hidden_sizes.get(known.model, known.hidden_size),
             contacts=looks.contacts,
-            moves=looks.moves.get(model, 0),
-            chains=_stages(self._states.get(model)),
+            moves=looks.moves.get(known.model, 0),
+            chains=_stages(self._states.get(known.model)),
         )
 
 
 def _stages(state: ModelState | None) -> dict[str, frozenset[str]]:
     chains = [] if state is None else state.chains
     return {chain.label: frozenset(stage.peer for stage in chain.stages) for chain in chains}
+
+
+def snapshot(read: ModelRead, now_s: float) -> Snapshot:
+    """What is known of a model at wall time ``now_s``. To be taken where the directory is read, not in a thread: a
+    reading in between would have servers of one count and layers of another. O(servers)."""
+    return Snapshot(
+        model=str(read.model),
+        layers=read.layers,
+        hidden_size=read.hidden_size,
+        since_at=read.first_at,
+        as_of=read.as_of(now_s),
+        servers=read.counting(),
+    )
 
 
 def listed(reading: Reading, model: str) -> list[PeerId]:

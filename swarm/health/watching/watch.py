@@ -22,7 +22,7 @@ from swarm.health.state import MAX_EVENTS, EventState, HistoryState, ObserverSta
 from swarm.health.watching.archive import IN_MEMORY, STEP_S, Archive
 from swarm.health.watching.asking import Asker
 from swarm.health.watching.chronicle import KEPT, Chronicle
-from swarm.health.watching.looks import Looker, Looks, checked, evidence, joined_by, listed, targets, tried
+from swarm.health.watching.looks import Looker, Looks, checked, evidence, joined_by, listed, snapshot, targets, tried
 from swarm.health.watching.quiet import changed
 from swarm.health.watching.reading import Reading
 from swarm.health.watching.standings import Standings
@@ -234,7 +234,7 @@ class Watch:
         heard, answered_at = self._asker.heard(), reading.directory_at
         looks = Looks(
             at=now_s,
-            models=reading.shown(),
+            models=[snapshot(read, now_s) for read in reading.shown()],
             heard=heard,
             repute=self._repute,
             contacts=joined_by(reading, heard, self._options.initial_peers),
