@@ -37,14 +37,16 @@ class HttpLimits:
     """``idle_s``: how long a connection may take to bring a whole request head, or bring none.
 
     ``connections``: at once; when they are used up a newcomer takes the place of the oldest one without a request, and
-    is sent away with 503 if each has one. ``per_address`` of them may come from one address (of IPv6: from one /64), in
-    the same manner, with 429; this machine's own connections are not counted. ``farewell_s``: how long handlers have at
-    the end. ``linger_s``: how long a body that nobody wants is read.
+    is sent away with 503 if each has one. An answer on its way counts as one for ``reading_s``. ``per_address`` of them
+    may come from one address (of IPv6: from one /64), in the same manner, with 429; this machine's own connections are
+    not counted. ``farewell_s``: how long handlers have at the end. ``linger_s``: how long a body that nobody wants is
+    read.
     """
 
     idle_s: float = 75.0
     connections: int = 1024
     per_address: int = 256
+    reading_s: float = 10.0
     farewell_s: float = 3.0
     linger_s: float = 2.0
 
@@ -168,7 +170,7 @@ class HttpServer:
         if server is None or refusal is not None:
             taker = _SentAway((refusal or SHUTTING_DOWN).response(self._error_body), self._farewells)
         else:
-            taker = _Connection(server, self._error_body, home, self._busy, self._settings)
+            taker = _Connection(server, self._error_body, home, self._settings)
         transport.set_protocol(taker)
         taker.connection_made(transport)
 
@@ -184,10 +186,11 @@ class HttpServer:
             crowd, refusal = here, Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, "connections_full")
         else:
             return None
-        idle = [one for one in crowd if one not in self._busy]
-        if not idle:
+        now_s, reading_s = asyncio.get_running_loop().time(), self._limits.reading_s
+        uses = [(use, one) for one in crowd if one not in self._busy and (use := one.use(now_s, reading_s)) is not None]
+        if not uses:
             return refusal
-        gone = next((one for one in idle if one.waiting), idle[0])
+        _, gone = min(uses, key=lambda pair: pair[0])
         transport = gone.transport
         gone.force_close()
         if transport is not None:
@@ -209,35 +212,30 @@ class _Door(asyncio.Protocol):
 class _Connection(web.RequestHandler):
     """One that was let in. What is no HTTP gets an answer that looks like all others: aiohttp's tells versions."""
 
-    __slots__ = ("_busy", "_error_body", "home")
+    __slots__ = ("_error_body", "home", "sending_since_s")
 
-    def __init__(
-        self,
-        server: web.Server,
-        error_body: ErrorBody,
-        home: str,
-        busy: set[web.RequestHandler],
-        settings: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, server: web.Server, error_body: ErrorBody, home: str, settings: Mapping[str, Any]) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
         self._error_body = error_body
-        self._busy = busy
         self.home = home
+        self.sending_since_s: float | None = None
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """See aiohttp. The handler is done; its answer is on the way for as long as it is read."""
-        self._busy.add(self)
+        self.sending_since_s = self._loop.time()
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._busy.discard(self)
+            self.sending_since_s = None
 
-    @property
-    def waiting(self) -> bool:
-        """True if all of its answers are with the other side."""
-        return self.transport is None or not self.transport.get_write_buffer_size()
+    def use(self, now_s: float, reading_s: float) -> int | None:
+        """How much is lost with it, as long as no handler is at work: 0 nothing, 1 what the other side has yet to
+        take, 2 an answer that has been on its way for ``reading_s``; None: it is on its way, and may yet arrive."""
+        if self.sending_since_s is not None:
+            return 2 if now_s - self.sending_since_s >= reading_s else None
+        return int(self.transport is not None and self.transport.get_write_buffer_size() > 0)
 
     def handle_error(
         self,

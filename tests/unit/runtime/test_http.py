@@ -164,9 +164,9 @@ async def test_who_does_not_read_a_large_body_is_cut_off() -> None:
         assert not held[0].get_write_buffer_size()
 
 
-async def test_a_newcomer_takes_the_place_of_who_does_not_read_at_once() -> None:
+async def test_a_newcomer_takes_the_place_of_who_does_not_read() -> None:
     held: list[asyncio.Transport] = []
-    async with serving(handler=giving(30.0, held), connections=1) as (_, port), deaf(port):
+    async with serving(handler=giving(30.0, held), connections=1, reading_s=0.0) as (_, port), deaf(port):
         await until(lambda: held and held[0].get_write_buffer_size())
         async with deaf(port):
             await until(lambda: len(held) == 2)
