@@ -16,6 +16,12 @@ CONNECT_TIMEOUT_S = 10.0
 """How long one initial peer may take to answer."""
 _STRAGGLERS_S = 0.5
 _REASON_CHARS = 300
+_RUNNING = "check that one of them is running and its port open"
+_CHANGED = "copy the address that it prints now: its key has changed, or the peer id in the given one is wrong"
+_STRANGER = "another peer answers there"
+_MISMATCH = re.compile(
+    r"(?:failed to negotiate security protocol: )?peer id mismatch: expected \w+, but remote key matches"
+)
 _PREAMBLE = re.compile(r"(?:failed to dial(?: \w+)?: )*(?:all dials failed )?(?:\* )?")
 
 
@@ -49,7 +55,7 @@ async def join(daemon: Daemon, initial_peers: tuple[str, ...]) -> None:
             told = "; ".join(f"{where}: {why.result()}" for where, why in zip(initial_peers, attempts, strict=True))
             raise PeerUnreachableError(
                 f"no initial peer answered ({told})",
-                hint="check that one of them is running and its port open",
+                hint=_CHANGED if _STRANGER in told else _RUNNING,
             )
     finally:
         for task in attempts:
@@ -71,5 +77,6 @@ async def _connect(daemon: Daemon, address: str) -> str:
 
 
 def reason_of(text: str) -> str:
-    """libp2p's reason in one bounded line, without what every failed dial begins with."""
-    return _PREAMBLE.sub("", " ".join(text.split()), count=1).replace(" * [", "; [")[:_REASON_CHARS]
+    """libp2p's reason in one bounded line, without what every failed dial begins with; another peer's key in plain words."""
+    plain = _MISMATCH.sub(f"{_STRANGER}:", " ".join(text.split()))
+    return _PREAMBLE.sub("", plain, count=1).replace(" * [", "; [")[:_REASON_CHARS]
