@@ -11,6 +11,9 @@ from swarm.client.plan import StagePlan
 from swarm.client.showing import result_html
 from swarm.decoding.stopping import FinishReason
 
+_REPR_CHARS = 200
+"""Of an answer's text, where it is shown among others."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChainStage:
@@ -37,7 +40,7 @@ class Heal:
     """One repair of the chain on the way: ``lost`` gave way to ``replaced_by`` within ``pause_s`` seconds.
 
     Both are empty where only a link between two servers was made anew. ``replayed_rows`` of KV were computed again by
-    the newcomers. ``reason`` is what the client saw.
+    the newcomers. ``reason`` is what the client saw: whether the server was gone, or alive and slower than others.
     """
 
     lost: tuple[ChainStage, ...]
@@ -56,7 +59,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GenerationResult:
     """A finished answer.
 
@@ -80,6 +83,15 @@ class GenerationResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     heals: tuple[Heal, ...] = ()
     verification: Verification = NOTHING_SIGNED
+
+    def __repr__(self) -> str:
+        """What a person asks of an answer, in one line; ``dataclasses.asdict`` has every field."""
+        text = self.text if len(self.text) <= _REPR_CHARS else self.text[: _REPR_CHARS - 1] + "…"
+        healed = f", healed: {'; '.join(heal.reason for heal in self.heals)}" if self.heals else ""
+        return (
+            f"<{type(self).__name__} {text!r}: {self.finish_reason}, {len(self.token_ids)} tokens, "
+            f"{self.tokens_per_s:.1f} tok/s, {' -> '.join(map(str, self.chain))}{healed}>"
+        )
 
     def _repr_html_(self) -> str:
         """For notebooks."""

@@ -160,7 +160,8 @@ class Healer:
         if self._handovers.note(place, report, None if spare is None else spare.limit_s):
             stage, takes_s = self.chain.stages[place], max(pace.step_s or 0.0, pace.held_s)
             reason = (
-                f"server {stage.short} for layers {stage.span} takes {takes_s * 1e3:.0f} ms a step, others would less"
+                f"server {stage.short} for layers {stage.span} is alive, but slow: "
+                f"it takes {takes_s * 1e3:.0f} ms a step, where others would take less"
             )
             self.chain.give_up(place, Loss("slow", PeerLostError(reason, peer=stage.peer)))
 

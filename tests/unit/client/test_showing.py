@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from html.parser import HTMLParser
 
 import pytest
@@ -41,6 +42,17 @@ def test_text_and_names_are_escaped(text: str) -> None:
     assert "0.25 s" in read.text
     assert "12.3 tokens/s" in read.text
     assert "<img src=x onerror=alert(1)>[3:5]" in read.text
+
+
+def test_printed_it_is_one_short_line_and_no_field_is_lost() -> None:
+    heal = Heal(STAGES[:1], (), 0.1, 5, "server abc is alive, but slow")
+    line = str(result("two\nlines " + "x" * 1000, heals=(heal,)))
+    assert line.startswith(r"<GenerationResult 'two\nlines xxx")
+    assert "…': stop, 3 tokens, 12.3 tok/s, abcdefgh[0:3] -> " in line
+    assert line.endswith(", healed: server abc is alive, but slow>")
+    assert len(line) < 400
+    assert "healed" not in str(result("x"))
+    assert dataclasses.asdict(result("x" * 1000))["text"] == "x" * 1000
 
 
 def test_what_was_out_of_the_ordinary_is_told() -> None:
