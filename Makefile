@@ -31,6 +31,7 @@ help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(READY)  ## create .venv with the tested versions of everything
+	@echo "ready: . $(VENV)/bin/activate"
 
 # The stamp is written last: an interrupted installation is taken up again.
 $(READY): setup.cfg pyproject.toml constraints.txt
