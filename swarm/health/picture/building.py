@@ -252,10 +252,11 @@ def _since_at(sight: Sight, server: ServerState) -> tuple[float, str]:
 
 
 def _server(sight: Sight, seen: Seen, checkable: set[PeerId]) -> ServerState:
-    told, metrics, peer = seen.listing.announcement, seen.listing.metrics, seen.peer
+    told, peer = seen.listing.announcement, seen.peer
     heard, repute = sight.heard.get(peer, NOTHING_HEARD), sight.repute.get(peer, STRANGER)
     report = heard.report if sight.at - heard.report_at <= FIGURES_S else None
     state = condition(seen, heard, ejected=repute.ejected, as_of=sight.as_of)
+    metrics = None if state == "silent" else seen.listing.metrics  # its last ones tell of a time that is over
     return ServerState(
         peer=peer,
         short=peer[-SHORT_CHARS:],

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from swarm.health.state import CoverageState, ModelState, SwarmState
+from swarm.health.state import CoverageState, ModelState, ServerState, SwarmState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDITIONS = ("serving", "joining", "draining", "silent", "ejected")
@@ -40,6 +40,10 @@ def _missing(model: ModelState) -> int:
     return sum(end - start for start, end in model.missing)
 
 
+def _serving(model: ModelState) -> list[ServerState]:
+    return [one for one in model.servers if one.condition == "serving"]
+
+
 def _fewest(coverage: Sequence[CoverageState]) -> int:
     return min((part.replicas for part in coverage), default=0)
 
@@ -60,11 +64,15 @@ GAUGES: tuple[Gauge, ...] = (
     ),
     Gauge("swarm_rebalances_per_hour", "Moves of servers in the last hour", lambda model: model.rebalances_per_hour),
     Gauge("swarm_chains", "Live chains heard of", lambda model: len(model.chains)),
-    Gauge("swarm_kv_tokens", "Room for KV at all servers", lambda model: sum(one.kv_tokens for one in model.servers)),
+    Gauge(
+        "swarm_kv_tokens",
+        "Room for KV at the servers that serve",
+        lambda model: sum(one.kv_tokens for one in _serving(model)),
+    ),
     Gauge(
         "swarm_kv_free_tokens",
-        "Free room for KV at all servers that tell",
-        lambda model: sum(one.kv_free_tokens or 0 for one in model.servers),
+        "Free room for KV at the servers that serve",
+        lambda model: sum(one.kv_free_tokens or 0 for one in _serving(model)),
     ),
     Gauge(
         "swarm_queued_steps",

@@ -131,6 +131,18 @@ def test_a_servers_condition_in_one_word(changes: dict[str, object], told: Heard
     assert condition(server(0, 0, 2, **changes), told, ejected=ejected, as_of=NOW_S) == word
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({}, UNREACHED), ({"measured": {"expires_s": NOW_S}}, heard()), ({"measured": None}, UNREACHED)],
+)
+def test_of_who_is_silent_no_old_figure_is_told(changes: dict[str, object], told: Heard) -> None:
+    """However it fell silent: with metrics that have not run out yet, with old ones, without any."""
+    [one] = built([server(0, 0, 6, **changes)], heard={PEERS[0]: told}).servers
+    assert one.condition == "silent"
+    measured = one.tau_s, one.fixed_s, one.prefill_tokens_per_s, one.kv_free_tokens, one.sessions, one.queued_steps
+    assert (*measured, one.uplink_mbps) == (None,) * 7
+
+
 def test_who_cannot_be_reached_or_was_ejected_only_claims_its_layers() -> None:
     told = {PEERS[0]: heard(), PEERS[1]: UNREACHED, PEERS[2]: heard()}
     model = built(THREE, heard=told, repute={PEERS[2]: Repute(ejected=True, proofs=("ab",))})

@@ -59,6 +59,7 @@ def test_a_swarm_in_figures() -> None:
     servers = [
         server(0, kv_tokens=100, kv_free_tokens=40, stats=stats()),
         server(1, kv_tokens=100, kv_free_tokens=None, condition="silent", queued_steps=2),
+        server(3, kv_tokens=100, kv_free_tokens=30, condition="draining", queued_steps=4),
         server(
             2, kv_tokens=100, condition="ejected", kv_free_tokens=5, standing=StandingState(strikes=2, ejected=True)
         ),
@@ -68,14 +69,14 @@ def test_a_swarm_in_figures() -> None:
     assert of(found, "swarm_model_usable", model=MODEL) == 0.0
     assert of(found, "swarm_layers", model=MODEL) == 30.0
     assert of(found, "swarm_layers_missing", model=MODEL) == 14.0
-    assert [of(found, "swarm_servers", model=MODEL, condition=one) for one in CONDITIONS] == [1, 0, 0, 1, 1]
+    assert [of(found, "swarm_servers", model=MODEL, condition=one) for one in CONDITIONS] == [1, 0, 1, 1, 1]
     assert of(found, "swarm_sessions", model=MODEL) == 6.0
     assert of(found, "swarm_predicted_tokens_per_second", model=MODEL) is None, "unknown is left out, never zero"
     assert of(found, "swarm_tokens_per_second", model=MODEL) == 12.5
     assert of(found, "swarm_step_seconds", model=MODEL, quantile="0.99") == 0.09
-    assert of(found, "swarm_kv_tokens", model=MODEL) == 300.0
-    assert of(found, "swarm_kv_free_tokens", model=MODEL) == 45.0
-    assert of(found, "swarm_queued_steps", model=MODEL) == 2.0
+    assert of(found, "swarm_kv_tokens", model=MODEL) == 100.0, "what cannot be had is no room"
+    assert of(found, "swarm_kv_free_tokens", model=MODEL) == 40.0
+    assert of(found, "swarm_queued_steps", model=MODEL) == 6.0
     assert of(found, "swarm_strikes", model=MODEL) == 2.0
     assert of(found, "swarm_health_uptime_seconds") == 12.5
     assert of(found, "swarm_health_streams") == 3.0
