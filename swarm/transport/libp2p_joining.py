@@ -77,6 +77,6 @@ async def _connect(daemon: Daemon, address: str) -> str:
 
 
 def reason_of(text: str) -> str:
-    """libp2p's reason in one bounded line, without what every failed dial begins with; another peer's key in plain words."""
+    """libp2p's reason in one bounded line, without what every failed dial begins with."""
     plain = _MISMATCH.sub(f"{_STRANGER}:", " ".join(text.split()))
     return _PREAMBLE.sub("", plain, count=1).replace(" * [", "; [")[:_REASON_CHARS]
