@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 
 from swarm.core.errors import (
     BusyError,
@@ -20,6 +22,10 @@ SERVER = "server_error"
 BUSY = "rate_limit_error"
 BUG = 500
 """The status of what is wrong with the gateway itself."""
+UNREACHABLE = "servers of the swarm cannot be reached from the gateway just now; ask again"
+
+log = logging.getLogger(__name__)
+_OF_THE_NETWORK = re.compile(r"/(?:ip[46]|dns\w*)/|cannot reach peer")
 
 
 class HttpError(SwarmError):
@@ -82,8 +88,20 @@ def closing() -> HttpError:
 def told(error: Exception, prompt_field: str) -> HttpError:
     """Any error of an answer as HTTP has it; ``prompt_field`` is what the request calls its prompt.
 
-    An answer that was cut is an error as well, never an answer that ended.
+    An answer that was cut is an error as well, never an answer that ended. What the network says of addresses goes
+    to the log, and plain words to who asked.
     """
+    found = _told(error, prompt_field)
+    if found is error or found.kind == INVALID or not _OF_THE_NETWORK.search(found.message):
+        return found
+    log.warning("%s: %s", found.code, found.message)
+    plain = UNREACHABLE
+    if isinstance(error, GenerationInterruptedError):
+        plain = f"the answer was cut after {len(error.token_ids)} valid tokens: {UNREACHABLE}"
+    return HttpError(found.status, plain, code=found.code, kind=found.kind, retry_after_s=found.retry_after_s)
+
+
+def _told(error: Exception, prompt_field: str) -> HttpError:
     match error:
         case HttpError():
             return error

@@ -19,7 +19,7 @@ from swarm.core.errors import (
     ProtocolViolation,
     RefusedError,
 )
-from swarm.gateway.errors import HttpError, error_body, told
+from swarm.gateway.errors import UNREACHABLE, HttpError, error_body, told
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,34 @@ def test_the_status_says_whose_turn_it_is(
     assert isinstance(body, dict)
     assert (body["type"], body["code"], body["param"]) == (kind, code, param)
     assert "secret" not in str(body)
+
+
+RAW = "cannot reach peer 12D3KooWabc: [/ip4/192.0.2.1/tcp/9] dial backoff"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (PeerUnreachableError(RAW), UNREACHABLE, "swarm_unavailable"),
+        (NoRouteError(f"no chain could be opened: {RAW}"), UNREACHABLE, "layers_missing"),
+        (
+            GenerationInterruptedError(f"the answer was cut after 2 valid tokens: {RAW}", token_ids=(1, 2), text="a"),
+            f"the answer was cut after 2 valid tokens: {UNREACHABLE}",
+            "answer_cut",
+        ),
+    ],
+)
+def test_what_the_network_says_goes_to_the_log(
+    error: Exception, message: str, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = told(error, "messages")
+    assert (shown.status, shown.message, shown.code) == (503, message, code)
+    assert RAW in caplog.text
+
+
+def test_what_is_plain_stays_and_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(NoRouteError("no server holds layers 3 to 4"), "prompt").message == "no server holds layers 3 to 4"
+    assert not caplog.text
 
 
 def test_when_to_come_back_is_whole_seconds() -> None:
