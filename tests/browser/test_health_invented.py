@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from invented_site import Site
-from invented_swarms import AT, chain, crowd, events, links, model, peer_id, server, swarm, three
+from invented_swarms import AT, chain, crowd, events, history, links, model, peer_id, server, swarm, three
+from msgspec import to_builtins
 from msgspec.structs import replace
 from places import SHOTS
 from playwright.sync_api import Page, expect
@@ -293,6 +294,38 @@ def test_ages_tick_by_the_servers_clock(site: MakeSite, look: Any) -> None:
         expect(seen).to_have_text(re.compile(r"^[45]\d s ago$"))  # the state is 20 s old, and that counts
         expect(seen).not_to_have_text(seen.inner_text())
         expect(seen).to_have_text(re.compile(r"^([45]\d s|1 min) ago$"))
+
+
+def test_what_a_newcomer_asks_is_told(site: MakeSite, look: Any) -> None:
+    """Words, what is over, when a figure was, and layers in rows without a short rest."""
+    live = [replace(one, sessions=0) for one in three()]
+    late = chain("fedcba9876543210", live)
+    late = replace(late, stages=[replace(stage, figures_at=AT - 40) for stage in late.stages])
+    waiting = replace(late, label="ab" * 8, stages=[replace(stage, peer=peer_id(8)) for stage in late.stages])
+    state = swarm(model("demo", 30, live, chains=[chain("0123456789abcdef", live), late, waiting]))
+    with look(site(state).url) as page:
+        notes = page.locator(".chain > .note:first-of-type")
+        expect(notes).to_have_count(3)
+        texts = notes.all_inner_texts()
+        assert [text.partition(" ")[0] for text in texts] == ["open", "no", "over:"], texts
+        expect(page.locator("#tiles")).to_contain_text("beyond, each gets slower")
+        expect(page.locator("#servers > .note")).to_contain_text(["τ: how long", ""])
+        for width, rows_wanted in ((1280, 1), (800, 1), (390, 2)):
+            page.set_viewport_size({"width": width, "height": 800})
+            tops = "[...document.querySelectorAll('#strip .cell')].map((one) => one.offsetTop)"
+            page.wait_for_function(f"new Set({tops}).size === {rows_wanted}")
+            placed = page.evaluate(tops)
+            assert {placed.count(top) for top in placed} == {30 // rows_wanted}
+        one_row = json.dumps({name: value[:1] if isinstance(value, list) else value for name, value in _past().items()})
+        page.route("**/api/v1/history*", lambda route: route.fulfill(body=one_row, content_type="application/json"))
+        page.get_by_role("button", name="6 h").click()
+        expect(page.locator("#history > .note")).to_have_text(re.compile(r"^Kept since \d\d:\d\d, a value every 1 min"))
+        expect(page.locator("#history figcaption").nth(1)).to_have_text(re.compile(r"latest, at \d\d:\d\d: 9\d %$"))
+
+
+def _past() -> dict[str, Any]:
+    found: dict[str, Any] = to_builtins(history("demo", 1.0))
+    return found
 
 
 def test_a_command_is_copied_or_selected(site: MakeSite, look: Any) -> None:

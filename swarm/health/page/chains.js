@@ -1,13 +1,13 @@
 // Live chains as waterfalls: where the time between two tokens goes.
 
-/** @import {Chain, Model, Stage} from "./types.js" */
+/** @import {Chain, Model, Server, Stage} from "./types.js" */
 
 import { age, now, since } from "./ages.js";
 import { attribute, element, hide, Keyed, kind, one, title, write } from "./dom.js";
 import { duration, milliseconds, plural, rate, seconds, span } from "./units.js";
 
 const SHOWN = 8;
-/** Servers are asked every 2 s while they work. */
+/** Servers are asked every 2 s while they work; their metrics live 10 s, so those tell of later than a step so old. */
 const QUIET_S = 15;
 const PARTS = /** @type {const} */ (["wait", "compute", "send"]);
 const LEGEND = [
@@ -67,10 +67,23 @@ function fresh(chain) {
   return chain.stages.some((stage) => now() - stage.figures_at < QUIET_S);
 }
 
+/**
+ * Why a chain has no new steps, as far as its servers tell: without any session open one of them has closed this one.
+ * @param {Chain} chain @param {Map<string, Server>} servers by peer
+ */
+function restText(chain, servers) {
+  if (fresh(chain)) return "";
+  const closed = chain.stages.some(({ peer }) => servers.get(peer)?.sessions === 0);
+  return closed ? "over: its servers have closed it" : "no step lately: it waits for its client, or is over";
+}
+
 /** @param {Chain} chain its place in the order: what runs and is whole comes first */
 function worth(chain) {
   return 2 * Number(fresh(chain)) + Number(chain.complete);
 }
+
+/** @param {string} peer @param {Server|undefined} server */
+const named = (peer, server) => (server ? server.name || `…${server.short}` : peer.slice(-8));
 
 class ChainView {
   constructor() {
@@ -86,8 +99,8 @@ class ChainView {
     this.root = element("article", "chain", this.title, this.note, this.list, this.last);
   }
 
-  /** @param {{chain: Chain, names: Map<string, string>}} data */
-  update({ chain, names }) {
+  /** @param {{chain: Chain, servers: Map<string, Server>}} data */
+  update({ chain, servers }) {
     const spent_s = chain.stages.map((stage) => (stage.wait_s ?? 0) + (stage.compute_s ?? 0) + (stage.send_s ?? 0));
     const sum_s = spent_s.reduce((sum, time_s) => sum + time_s, 0);
     const whole_s = Math.max(chain.period_s ?? 0, sum_s + (chain.elsewhere_s ?? 0));
@@ -96,13 +109,17 @@ class ChainView {
     const pace = speed === null ? (each ? `last ${each}` : "speed unknown") : each ? `${speed}, ${each}` : speed;
     write(this.title, `Chain ${chain.label.slice(0, 8)}: ${pace}`);
     title(this.title, `chain ${chain.label}`);
-    const parts = `open for ${duration(chain.open_s)}, ${plural(chain.stages.length, "stage")}`;
-    const quiet = fresh(chain) ? "" : "; no step lately: it waits or is over";
-    write(this.note, `${parts}${chain.complete ? "" : "; not all of its stages are known here"}${quiet}`);
+    const rest = restText(chain, servers);
+    const parts = [
+      rest || `open for ${duration(chain.open_s)}`,
+      plural(chain.stages.length, "stage"),
+      ...(chain.complete ? [] : ["not all of its stages are known here"]),
+    ];
+    write(this.note, parts.join("; "));
     kind(this.root, chain.complete ? "chain" : "chain partial");
     let before_s = 0;
     const steps = chain.stages.map((stage, i) => {
-      const step = { stage, name: names.get(stage.peer) ?? stage.peer.slice(-8), before_s, whole_s };
+      const step = { stage, name: named(stage.peer, servers.get(stage.peer)), before_s, whole_s };
       before_s += spent_s[i];
       return step;
     });
@@ -140,11 +157,11 @@ export class Chains {
   /** @param {Model} model */
   show(model) {
     this._model = model;
-    const names = new Map(model.servers.map((server) => [server.peer, server.name || `…${server.short}`]));
+    const servers = new Map(model.servers.map((server) => [server.peer, server]));
     const chains = [...model.chains].sort((a, b) => worth(b) - worth(a) || (a.label < b.label ? -1 : 1));
     const shown = this._all ? chains : chains.slice(0, SHOWN);
     this._list.show(
-      shown.map((chain) => ({ chain, names })),
+      shown.map((chain) => ({ chain, servers })),
       ({ chain }) => chain.label,
     );
     hide(this._none, model.chains.length > 0);

@@ -23,7 +23,7 @@ import { count, megabits, milliseconds, percent, rate, seconds, tokens } from ".
  */
 
 const quiet = (/** @type {Server} */ server) =>
-  server.condition === "silent" ? "no live metrics: it is silent" : "it has not told yet";
+  server.condition === "silent" ? "it is silent: what it told last is not shown" : "it has not told yet";
 const untold = (/** @type {Server} */ server) =>
   ({
     off: "it answers no questions (--no-stats)",
@@ -66,11 +66,18 @@ export const COLUMNS = [
     fill: conditionCell,
     kind: "state",
   },
-  number("tau", "τ per layer", "a decode step's time per layer", (s) => s.tau_s, milliseconds, quiet),
+  number("tau", "τ per layer", "how long one of its layers takes in a decode step", (s) => s.tau_s, milliseconds, quiet),
   number("queue", "Queue", "steps that wait", (s) => s.queued_steps, count, quiet),
   number("sessions", "Sessions", "sessions that are open", (s) => s.sessions, count, quiet),
   number("kv", "KV free", "tokens that fit into its KV cache", (s) => s.kv_free_tokens, tokens, quiet),
-  number("uplink", "Uplink", "measured upload", (s) => s.uplink_mbps, megabits, "never measured"),
+  number(
+    "uplink",
+    "Uplink",
+    "measured upload",
+    (s) => s.uplink_mbps,
+    megabits,
+    (s) => (s.condition === "silent" ? quiet(s) : "never measured"),
+  ),
   number(
     "rtt",
     "RTT",
@@ -91,7 +98,7 @@ export const COLUMNS = [
   number(
     "noop",
     "No-op age",
-    "the oldest last no-op among its links in use",
+    "time since the last sign of life (a no-op that came back) on its links in use, the oldest",
     (s, { outgoing }) => outgoing.get(s.peer)?.noop_age_s,
     seconds,
     "none of its links is in use",

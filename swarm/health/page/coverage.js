@@ -6,6 +6,8 @@ import { attribute, element, framed, hide, kind, one, table, title, write } from
 import { layers, plural, span } from "./units.js";
 
 const DEEPEST = 4;
+/** The least width of a cell, with the gap beside it. */
+const CELL_PX = 22;
 const LEGEND = [
   ["hole", "0", "nobody"],
   ["claimed", "0", "only silent servers claim it"],
@@ -46,6 +48,15 @@ function joined(stretches) {
   return all;
 }
 
+/**
+ * How many cells a row gets so that all have room and no few stand alone in the last one.
+ * @param {number} cells @param {number} width_px
+ */
+function inRow(cells, width_px) {
+  const rows = Math.ceil(cells / Math.max(1, Math.floor(width_px / CELL_PX)));
+  return Math.ceil(cells / Math.max(rows, 1));
+}
+
 export class Coverage {
   constructor() {
     /** @type {{root: HTMLElement, number: HTMLElement}[]} */
@@ -58,6 +69,7 @@ export class Coverage {
       sample.setAttribute("aria-hidden", "true");
       one("strip-legend").append(element("li", "", sample, text));
     }
+    new ResizeObserver(() => this._arrange()).observe(one("strip"));
   }
 
   /** @param {Model} model */
@@ -86,6 +98,14 @@ export class Coverage {
       this._cells.push({ root, number });
       one("strip").append(root);
     }
+    this._arrange();
+  }
+
+  _arrange() {
+    const strip = one("strip");
+    if (!strip.clientWidth || !this._cells.length) return;
+    const columns = `repeat(${inRow(this._cells.length, strip.clientWidth)}, minmax(0px, 2.5rem))`;
+    if (strip.style.gridTemplateColumns !== columns) strip.style.gridTemplateColumns = columns;
   }
 
   /** @param {Model} model */

@@ -153,20 +153,26 @@ class Figure {
     const at = i ?? data.at.length - 1;
     const columns = this._plot.columns.map((column) => /** @type {(number|null)[]} */ (data[column]));
     const texts = columns.map((column) => this._plot.text(column[at]) ?? "–");
-    const when = i === null || i === undefined ? "latest" : clockTime(data.at[at]);
-    write(
-      this._now,
-      `${when} ${texts.join(" / ")}${when === "latest" && columns.length === 1 ? this._range(columns[0]) : ""}`,
-    );
+    const newest = i === null || i === undefined;
+    const range = newest && columns.length === 1 ? this._range(columns[0]) : "";
+    write(this._now, `${newest ? "latest, " : ""}at ${clockTime(data.at[at])}: ${texts.join(" / ")}${range}`);
   }
 
   /** @param {(number|null)[]} column */
   _range(column) {
     const known = column.filter((x) => x !== null);
-    return known.length
+    return known.length > 1
       ? `, between ${this._plot.text(Math.min(...known))} and ${this._plot.text(Math.max(...known))}`
       : "";
   }
+}
+
+/** @param {Columns} data how much of the past it is, in words */
+function kept({ at, step_s }) {
+  const each = `a value every ${duration(step_s)}; a gap is time without figures`;
+  if (at.length > 1) return `${duration(at[at.length - 1] - at[0])} are kept, ${each}.`;
+  if (at.length) return `Kept since ${clockTime(at[0])}, ${each}.`;
+  return "No history yet: the first figures come within a minute.";
 }
 
 export class History {
@@ -233,14 +239,7 @@ export class History {
   /** @param {Columns} data */
   _show(data) {
     this._data = data;
-    const first = data.at[0];
-    const last = data.at[data.at.length - 1];
-    write(
-      this._note,
-      data.at.length > 1
-        ? `${duration(last - first)} are kept, a value every ${duration(data.step_s)}; a gap is time without figures.`
-        : "No history yet: the first figures come within a minute.",
-    );
+    write(this._note, kept(data));
     for (const figure of this._figures) figure.update(data);
     this._fillTable(this._details.open);
   }

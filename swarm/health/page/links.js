@@ -25,7 +25,7 @@ function rttText(link) {
 }
 
 const MATRIX_NOTE =
-  "Round trip from the server at the left to the one above; then goodput and the age of the last no-op, where the link is in use. ≈ is an estimate from network coordinates, never measured.";
+  "Round trip from the server at the left to the one above; then goodput and the age of the last no-op (a sign of life that comes back), where the link is in use. ≈ is an estimate from network coordinates, never measured.";
 
 // What stays through every change is made once: the frame keeps its place, and it and the button the focus.
 export class Links {

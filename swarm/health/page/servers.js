@@ -18,6 +18,9 @@ function meanings() {
   return element("details", "", element("summary", "", "What the columns mean"), list);
 }
 
+const WORDS =
+  "τ: how long one layer takes in a decode step. KV: what a server remembers of each token of a session. No-op age: time since the last sign of life on its links in use. p50: half were faster. A dash: not known, or not told any more.";
+
 /** A way past a table with a stop of the Tab key in each of hundreds of rows; seen when it has the focus. */
 function past() {
   const button = element("button", "small unseen", "Skip the table of servers");
@@ -54,6 +57,7 @@ export class Servers {
     this._table = this._makeTable();
     one("servers").append(
       element("div", "tools", ...this._makeFilter(), this._makeSorter(), this._count),
+      element("p", "note", WORDS),
       past(),
       framed(this._table, "Table of servers"),
       this._none,

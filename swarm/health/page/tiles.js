@@ -50,14 +50,17 @@ function figures(model) {
     {
       text: "Sessions open",
       value: count(model.sessions),
-      note: model.knee_sessions === null ? "knee unknown" : `the knee is at ${count(model.knee_sessions)}`,
+      note:
+        model.knee_sessions === null
+          ? "knee unknown"
+          : `the knee is at ${count(model.knee_sessions)}: beyond, each gets slower`,
       why: "",
       about: KNEE,
     },
     {
       text: "Full",
       value: percent(model.fullness),
-      note: (model.fullness ?? 0) >= 1 ? "⚠ at the knee: all get slower" : "sessions by the knee",
+      note: (model.fullness ?? 0) >= 1 ? "⚠ at the knee: all get slower" : "open sessions, as a share of the knee",
       why: "the knee is not known",
       about: KNEE,
       mark: (model.fullness ?? 0) >= 1 ? "warn" : "",
