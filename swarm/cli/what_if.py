@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from swarm.cli.output.tables import folded
 from swarm.core.errors import ConfigError
 from swarm.core.spans import Span
 from swarm.scheduling.cluster import Cluster
@@ -44,4 +45,13 @@ def stages_json(stages: Iterable[tuple[str, Span]]) -> list[dict[str, object]]:
 
 def chain_text(stages: Iterable[tuple[str, Span]]) -> str:
     """The same on one line: ``a [0:32] -> b [32:64]``."""
-    return " -> ".join(f"{name} [{span}]" for name, span in stages)
+    return " -> ".join(_stage_texts(stages))
+
+
+def chain_lines(stages: Iterable[tuple[str, Span]]) -> str:
+    """The same on as many lines as it needs."""
+    return folded(_stage_texts(stages), " -> ")
+
+
+def _stage_texts(stages: Iterable[tuple[str, Span]]) -> list[str]:
+    return [f"{name} [{span}]" for name, span in stages]

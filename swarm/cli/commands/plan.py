@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from swarm.cli.output.tables import ms, table
+from swarm.cli.output.tables import folded, legend, ms, short_names, table
 from swarm.cli.what_if import add_cluster_arguments, load_cluster, stages_json
 from swarm.core.errors import ConfigError
 from swarm.core.spans import Span
@@ -15,9 +16,13 @@ from swarm.scheduling.allocation.repair import keep_spans, keepers
 from swarm.scheduling.allocation.strategies import STRATEGIES, allocate
 from swarm.scheduling.allocation.throughput import swarm_tokens_per_s, with_spans
 from swarm.scheduling.cluster import Cluster, Node
+from swarm.scheduling.cluster_file import MAX_FIGURE
 from swarm.scheduling.placement import Gateway, place_gateway
 
 SCORES = ("k2_over_s", "paper")
+SAME = 1 - 1e-9
+"""``tau_s * power`` below this is more than a rounding away from 1."""
+HEAD = ("server", "layers", "room for", "layers/s", "a token")
 
 EXAMPLES = """\
 examples:
@@ -27,9 +32,11 @@ examples:
   python -m swarm plan --cluster swarm.json --place-gateway
 
 The plan has k pipelines, each of which holds all layers once. k is the number with the best score, among those for
-which the nodes' capacities suffice: k2_over_s is k * k / stages, paper weighs a pipeline against its hops. Inside a
-pipeline layers are shared by power. Present spans do not count, unless --keep-spans gives the places of the plan to
-whoever holds those layers already. Exit code: 0, or 1 if no pipeline is possible.
+which the nodes' capacities suffice: k2_over_s is k * k / stages, paper weighs a pipeline against its hops (-v shows
+both). Inside a pipeline layers are shared by power: layers/s of a server alone and unloaded, at least what it does
+under its present load. "a token" is its layers at that speed; `route` adds its fixed time and counts its present load.
+Present spans do not count, unless --keep-spans gives the places of the plan to whoever holds those layers already.
+Exit code: 0, or 1 if no pipeline is possible.
 """
 
 
@@ -51,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    cluster = load_cluster(options.cluster)
+    cluster = unloaded(load_cluster(options.cluster))
     plan = allocate(cluster, strategy=options.strategy, score=options.score)
     if options.keep_spans:
         if options.strategy == "ring-exo":
@@ -60,8 +67,28 @@ def run(options: argparse.Namespace) -> int:
     nodes = {node.id: node for node in cluster.nodes}
     rings = [[nodes[share.id] for share in pipeline] for pipeline in plan.pipelines]
     gateway = place_gateway(cluster, rings) if options.place_gateway and rings else None
-    print(plan_json(cluster, plan, rings, gateway) if options.json else plan_text(cluster, plan, rings, gateway))
+    if options.json:
+        print(plan_json(cluster, plan, rings, gateway))
+    else:
+        print(plan_text(cluster, plan, rings, gateway))
+        if plan.k and options.verbose:
+            print(scores_text(plan))
     return 0 if plan.k else 1
+
+
+def unloaded(cluster: Cluster) -> Cluster:
+    """``cluster`` with nobody slower alone than it is at its present load.
+
+    A server says its power once, of a short measurement at its start; a machine that was busy then looks slower than
+    its later steps prove it to be.
+    """
+    return replace(
+        cluster,
+        nodes=tuple(
+            replace(node, power=1 / max(node.tau_s, 1 / MAX_FIGURE)) if 0 < node.tau_s * node.power < SAME else node
+            for node in cluster.nodes
+        ),
+    )
 
 
 def plan_json(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gateway: Gateway | None) -> str:
@@ -96,36 +123,53 @@ def plan_json(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gat
 
 
 def plan_text(cluster: Cluster, plan: Plan, rings: Sequence[Sequence[Node]], gateway: Gateway | None) -> str:
-    """The pipelines, both scores, what is left over, and where a gateway should stand."""
+    """The pipelines, what is left over, what all that yields, and where a gateway should stand."""
     if not plan.k:
         return f"no pipeline: {_shortage(cluster)}"
     nodes = {node.id: node for node in cluster.nodes}
+    names = short_names(nodes)
     lines = []
     for index, pipeline in enumerate(plan.pipelines, start=1):
-        rows = [_row(share, nodes[share.id]) for share in pipeline]
         slowest = max(len(share.span) / nodes[share.id].power for share in pipeline)
-        lines += [f"pipeline {index}: its slowest stage takes {ms(slowest)} a token"]
-        lines += [table(("node", "layers", "of at most", "power", "stage"), rows), ""]
+        lines += [f"pipeline {index}: its slowest server takes {ms(slowest)} a token"]
+        lines += [_table(pipeline, nodes, names), ""]
     if plan.replicas:
-        rows = [_row(share, nodes[share.id]) for share in plan.replicas]
-        lines += ["left over, and put where the swarm is slowest:"]
-        lines += [table(("node", "layers", "of at most", "power", "stage"), rows), ""]
+        lines += ["left over, and put where the swarm is slowest:", _table(plan.replicas, nodes, names), ""]
     if plan.unused:
-        lines += [f"left over, and of no use: {', '.join(plan.unused)}", ""]
+        lines += [_listed("left over, and of no use", plan.unused, names), ""]
     if staying := sorted(keepers(plan, cluster)):
-        lines += [f"these keep the layers they hold: {', '.join(staying)}", ""]
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in plan.scores)
-    rate = swarm_tokens_per_s(with_spans(cluster, plan), cluster.layers)
-    pipelines = f"{plan.k} pipeline{'s' * (plan.k > 1)}"
-    lines += [f"{pipelines} of {plan.stages} stages in all; score: {scores} (chosen by {plan.score_name})"]
-    lines += [f"unbatched, all sessions together: {rate:.2f} tokens/s"]
-    lines += [f"is that the best number of pipelines? {plan.gap or 'yes, proven'}"]
+        lines += [_listed("these keep the layers they hold", staying, names), ""]
+    lines += [_yield_text(cluster, plan)]
     if gateway is not None:
-        lines += ["", gateway_text(rings, gateway)]
+        lines += ["", gateway_text(rings, gateway, names)]
+    if told := legend(names):
+        lines += ["", *told]
     return "\n".join(lines)
 
 
-def gateway_text(rings: Sequence[Sequence[Node]], gateway: Gateway) -> str:
+def scores_text(plan: Plan) -> str:
+    """By what the number of pipelines was chosen, for who asked for details."""
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in plan.scores)
+    return f"\nscore: {scores} (chosen by {plan.score_name})"
+
+
+def _yield_text(cluster: Cluster, plan: Plan) -> str:
+    rate = swarm_tokens_per_s(with_spans(cluster, plan), cluster.layers)
+    each = "it holds the whole model" if plan.k == 1 else "each holds the whole model"
+    sure = f"not proven: these are {plan.gap}" if plan.gap else "yes, proven"
+    return (
+        f"{_count(plan.k, 'pipeline')} of {_count(plan.stages, 'server')} in all; {each}\n"
+        f"all conversations together: {rate:.2f} tokens/s, if no server computes several at once\n"
+        "times are of layers alone, on idle servers; `route` adds fixed times and counts the present load\n"
+        f"is that the best number of pipelines? {sure}"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + "s" * (number != 1)
+
+
+def gateway_text(rings: Sequence[Sequence[Node]], gateway: Gateway, names: Mapping[str, str]) -> str:
     """Where it should stand, what that saves, and in which order the stages then serve it best."""
     own = f"links cost {ms(gateway.own_loop_s)} a token from where the client is"
     if gateway.node is None:
@@ -133,12 +177,13 @@ def gateway_text(rings: Sequence[Sequence[Node]], gateway: Gateway) -> str:
     else:
         region = f" (region {gateway.node.region})" if gateway.node.region else ""
         place = (
-            f"gateway: stand beside {gateway.node.id}{region}; {own} and {ms(gateway.loop_s)} from there,\n"
+            f"gateway: stand beside {names[gateway.node.id]}{region};\n"
+            f"  {own} and {ms(gateway.loop_s)} from there,\n"
             f"  which saves {ms(gateway.saves_s)}. A person far from it waits the extra way once an answer."
         )
     surely = "" if gateway.exact else " (good, not proven the best)"
-    orders = [f"  {' -> '.join(order)}" for order in _orders(rings, gateway)]
-    lines = [place, f"best order of stages for it{surely}:", *orders]
+    orders = [folded([names[name] for name in order], " -> ", begin="  ") for order in _orders(rings, gateway)]
+    lines = [place, f"best order of servers for it{surely}:", *orders]
     if gateway.assumed:
         lines.append(
             f"  {gateway.assumed} of the {gateway.links} links compared were not measured: they count as assumed"
@@ -150,9 +195,17 @@ def _orders(rings: Sequence[Sequence[Node]], gateway: Gateway) -> list[list[str]
     return [[ring[index].id for index in loop.order] for ring, loop in zip(rings, gateway.loops, strict=True)]
 
 
-def _row(share: Share, node: Node) -> tuple[str, ...]:
+def _table(shares: Iterable[Share], nodes: Mapping[str, Node], names: Mapping[str, str]) -> str:
+    return table(HEAD, [_row(names[share.id], share, nodes[share.id]) for share in shares])
+
+
+def _row(name: str, share: Share, node: Node) -> tuple[str, ...]:
     stage_s = len(share.span) / node.power
-    return share.id, str(share.span), str(node.capacity_layers), f"{node.power:g} layers/s", ms(stage_s)
+    return name, str(share.span), str(node.capacity_layers), f"{node.power:g}", ms(stage_s)
+
+
+def _listed(what: str, ids: Iterable[str], names: Mapping[str, str]) -> str:
+    return folded([names[name] for name in ids], ", ", begin=f"{what}: ")
 
 
 def _shortage(cluster: Cluster) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 
-from swarm.cli.output.tables import ms, table
-from swarm.cli.what_if import add_cluster_arguments, chain_text, load_cluster, stages_json
+from swarm.cli.output.tables import legend, ms, short_names, table
+from swarm.cli.what_if import add_cluster_arguments, chain_lines, chain_text, load_cluster, stages_json
 from swarm.core.errors import ConfigError, NoRouteError
 from swarm.core.numerics import Numerics
 from swarm.core.spans import Span
@@ -80,6 +81,7 @@ def _needs(options: argparse.Namespace) -> RouteNeeds:
 
 def route_json(cluster: Cluster, route: Route, needs: RouteNeeds) -> str:
     """One object; ``standby`` and ``standby_s`` hold one element for each server of the chain."""
+    whole = {node.id: node.id for node in cluster.nodes}
     return json.dumps(
         {
             "chain": stages_json(_named(route)),
@@ -91,7 +93,7 @@ def route_json(cluster: Cluster, route: Route, needs: RouteNeeds) -> str:
             "standby_s": [None if standby is None else standby.latency_s for standby in route.standbys],
             "reason": None,
             "exact": route.exact,
-            "terms": [{"what": what, "seconds": seconds} for what, seconds in cost_terms(cluster, route)],
+            "terms": [{"what": what, "seconds": seconds} for what, seconds in cost_terms(cluster, route, whole)],
         }
     )
 
@@ -100,44 +102,50 @@ def route_text(cluster: Cluster, route: Route, needs: RouteNeeds) -> str:
     """The chain, each term of its cost, and who would stand in."""
     latency_s = price(cluster, route.stages, needs)
     rate = f", {1 / latency_s:.2f} tokens/s for a lone session" if latency_s > 0 else ""
-    lines = [chain_text(_named(route)), ""]
-    terms = [(what, ms(seconds)) for what, seconds in cost_terms(cluster, route)]
+    names = short_names(node.id for node in cluster.nodes)
+    stages = [(names[peer], span) for peer, span in _named(route)]
+    lines = [chain_lines(stages), ""]
+    terms = [(what, ms(seconds)) for what, seconds in cost_terms(cluster, route, names)]
     lines += [table(("cost", "a token"), [*terms, (f"in all{rate}", ms(latency_s))]), ""]
     rows = []
-    for (name, span), standby in zip(_named(route), route.standbys, strict=True):
-        who = "nobody" if standby is None else chain_text((stage.peer, stage.span) for stage in standby.stages)
+    for (name, span), standby in zip(stages, route.standbys, strict=True):
+        who = "nobody" if standby is None else chain_text((names[stage.peer], stage.span) for stage in standby.stages)
         rows.append((f"{name} [{span}]", who, ms(None if standby is None else standby.latency_s)))
     lines.append(table(("server", "standby", "which costs"), rows))
     if not route.exact:
         lines.append("\nThe servers differ in numerics: answers of this chain are not exact.")
+    if told := legend(names):
+        lines += ["", *told]
     return "\n".join(lines)
 
 
-def cost_terms(cluster: Cluster, route: Route) -> list[Term]:
-    """The objective of DESIGN 7 term by term, for a local head; the sum is ``price``."""
+def cost_terms(cluster: Cluster, route: Route, names: Mapping[str, str]) -> list[Term]:
+    """The objective of DESIGN 7 term by term, for a local head; the sum is ``price``. ``names`` are what ids are
+    called."""
     nodes = {node.id: node for node in cluster.nodes}
     chain = [nodes[stage.peer] for stage in route.stages]
     first, last = chain[0], chain[-1]
-    terms: list[Term] = [(f"client -> {first.id}: half of the round trip", cluster.client_rtt(first) / 2)]
+    begin, end = names[first.id], names[last.id]
+    terms: list[Term] = [(f"client -> {begin}: half of the round trip", cluster.client_rtt(first) / 2)]
     if cluster.client_uplink_mbps is not None:
         sending_s = 8.0 * cluster.activation_bytes / (cluster.client_uplink_mbps * 1e6)
-        terms.append((f"client -> {first.id}: sending", sending_s))
+        terms.append((f"client -> {begin}: sending", sending_s))
     stages = list(zip(chain, route.stages, strict=True))
     for (node, stage), (following, _) in pairwise(stages):
-        terms += [_stage(node, stage.span), *_hop(cluster, node, following)]
-    terms.append(_stage(last, route.stages[-1].span))
-    terms.append((f"{last.id} -> client: sending", cluster.uplink_s(last, cluster.activation_bytes)))
-    terms.append((f"{last.id} -> client: half of the round trip", cluster.client_rtt(last) / 2))
+        way = f"{names[node.id]} -> {names[following.id]}"
+        terms += [_stage(names[node.id], node, stage.span), *_hop(way, cluster, node, following)]
+    terms.append(_stage(end, last, route.stages[-1].span))
+    terms.append((f"{end} -> client: sending", cluster.uplink_s(last, cluster.activation_bytes)))
+    terms.append((f"{end} -> client: half of the round trip", cluster.client_rtt(last) / 2))
     return terms
 
 
-def _stage(node: Node, span: Span) -> Term:
+def _stage(name: str, node: Node, span: Span) -> Term:
     each = f"{ms(node.fixed_s)} + {len(span)} x {ms(node.tau_s)}"
-    return f"{node.id}: {len(span)} layers, {each}", node.fixed_s + len(span) * node.tau_s
+    return f"{name}: {len(span)} layers, {each}", node.fixed_s + len(span) * node.tau_s
 
 
-def _hop(cluster: Cluster, sender: Node, receiver: Node) -> list[Term]:
-    way = f"{sender.id} -> {receiver.id}"
+def _hop(way: str, cluster: Cluster, sender: Node, receiver: Node) -> list[Term]:
     return [
         (f"{way}: half of the round trip", cluster.rtt_between(sender, receiver) / 2),
         (f"{way}: sending", cluster.uplink_s(sender, cluster.activation_bytes)),

@@ -156,15 +156,50 @@ def test_a_gateway_moves_to_the_servers_if_the_client_is_far(planned: Run, said:
     assert "links compared were not measured" in said("plan", "--cluster", str(path), "--place-gateway").out
 
 
-def test_for_a_person_both_scores_and_the_leftovers_are_shown(said: Run, tmp_path: Path) -> None:
+def test_who_is_quicker_under_load_than_it_said_counts_as_quick(planned: Run, said: Run, tmp_path: Path) -> None:
+    """A server that measured itself on a busy machine: `plan` and `route` agree on it."""
+    content = described(20, (10, 10), (2.0, 20.0))
+    for node, span in zip(content["nodes"], ([0, 10], [10, 20]), strict=True):
+        node |= {"tau_s": 0.1, "span": span}  # the second is loaded: alone it is twice as fast
+    assert planned(content)["tokens_per_s"] == pytest.approx(1.0)
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(content))
+    rows = sorted(line.split() for line in said("plan", "--cluster", str(path)).out.splitlines()[2:4])
+    assert [(row[0], *row[2:]) for row in rows] == [
+        ("n0", "10", "10", "1000.00", "ms"),
+        ("n1", "10", "20", "500.00", "ms"),
+    ]
+    assert "n0: 10 layers, 0.00 ms + 10 x 100.00 ms" in said("route", "--cluster", str(path)).out
+
+
+def test_peer_ids_are_shown_by_their_endings(said: Run, tmp_path: Path) -> None:
+    content = described(100, (10,) * 10)
+    for index, node in enumerate(content["nodes"]):
+        node |= {"id": f"12D3KooW{'x' * 43}{'ABCDEFGHJK'[index]}", "span": [10 * index, 10 * index + 10]}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(content))
+    for command in (("plan", "--place-gateway"), ("route",)):
+        out = said(*command, "--cluster", str(path)).out
+        assert "12D3KooW" not in out
+        assert "xxxxxxxK" in out
+        assert "last 8 characters" in out
+        assert max(map(len, out.splitlines())) <= 100
+        assert content["nodes"][0]["id"] in said(*command, "--cluster", str(path), "--json").out
+
+
+def test_for_a_person_the_leftovers_are_shown_and_scores_only_if_asked(said: Run, tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(described(70, (40, 40, 20, 20, 10, 10, 3, 0))))
     code, out, _ = said("plan", "--cluster", str(path))
     assert code == 0
     assert "pipeline 1: " in out
     assert "pipeline 2: " in out
-    assert "score: k2_over_s 0.6667, paper " in out
-    assert "(chosen by k2_over_s)" in out
+    assert "2 pipelines of 6 servers in all" in out
+    assert "score" not in out
+    assert "k2_over_s" not in out
+    detailed = said("plan", "--cluster", str(path), "-v").out
+    assert "score: k2_over_s 0.6667, paper " in detailed
+    assert "(chosen by k2_over_s)" in detailed
     for index in range(8):
         assert f"n{index}" in out
 
