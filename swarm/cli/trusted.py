@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swarm.cli.commands.calibrate import make_default, read_text
+from swarm.cli.commands.calibrate import DEFAULT_TOKENS, make_default, read_text
 from swarm.cli.joining import add_joining, check_joining, lan_of
 from swarm.cli.output.console import Console
-from swarm.cli.signals import stop_imports
+from swarm.cli.signals import STOPPED_EARLY, stop_imports
 from swarm.client.auditing.traffic import Script, everyday, read_prompts
 from swarm.client.tokenizer import Tokenizer
 from swarm.core.errors import ConfigError, SwarmError
@@ -79,12 +79,13 @@ class Trust:
 
         ``prompts`` are for who gives none.
         """
-        with stop_imports():
+        with stop_imports(), console.waiting("loading torch"):
             import swarm.engine.replica  # noqa: F401  torch takes seconds, and later Ctrl-C has its own meaning
         if options.prompts is not None:
             prompts = read_prompts(read_text(options.prompts, flag="--prompts"))
         progress = console.progress
-        files = resolve(options.model, revision=options.revision, progress=progress)
+        with console.waiting(f"opening the model {options.model}"):
+            files = resolve(options.model, revision=options.revision, progress=progress)
         tokenizer = Tokenizer.of(files)
         script = everyday(tokenizer, files.context_tokens, interval_s=interval_s, prompts=prompts)
         return cls(options, files, tokenizer, _calibration(options, files, console, progress), script, progress)
@@ -129,6 +130,13 @@ class Trust:
         return await join(self.files, self.tokenizer, asked)
 
 
+def interrupted(console: Console, stopped: BaseException | None = None) -> int:
+    """Say that a command was stopped before it found anything, and what is lost by it; its exit code."""
+    lost = "".join(f"; {why}" for why in stopped.args) if isinstance(stopped, KeyboardInterrupt) else ""
+    console.event("interrupted", f"interrupted: nothing was decided{lost}")
+    return STOPPED_EARLY
+
+
 def _calibration(options: argparse.Namespace, files: ModelFiles, console: Console, progress: Progress) -> Calibration:
     if options.calibration is not None:
         return read_calibration(options.calibration, files.model_id)
@@ -137,10 +145,13 @@ def _calibration(options: argparse.Namespace, files: ModelFiles, console: Consol
         return found
     console.event(
         "calibrating",
-        f"No calibration of {files.name} on this machine: making one, once. Who verifies one swarm should use one file "
-        "(`python -m swarm calibrate --help`).",
+        f"No calibration of {files.name} on this machine: making one, once, of {DEFAULT_TOKENS} tokens through "
+        f"{files.layer_count} layers. Who verifies one swarm should use one file (`python -m swarm calibrate --help`).",
     )
-    made = make_default(files, device=options.device, progress=progress)
+    try:
+        made = make_default(files, device=options.device, progress=progress)
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        raise KeyboardInterrupt("the calibration under way is lost, the next run begins it again") from stopped
     digest = made.calibration.digest().hex()
     console.event("calibrated", f"Calibrated; digest {digest[:16]}…", digest=digest, bytes=made.size)
     return made.calibration

@@ -15,6 +15,7 @@ from swarm.client.auditing.reference import OwnReference
 from swarm.client.auditing.suspects import Suspect, Unchecked
 from swarm.client.auditing.traffic import Script, everyday, seed_of
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
+from swarm.client.auditing.watch import Watch
 from swarm.client.judging.accuser import Accuser
 from swarm.client.judging.jury import Jury
 from swarm.client.judging.seat import Seat
@@ -59,9 +60,17 @@ class Notes(Listener):
     found: list[Judged] = field(default_factory=list)
     others: list[Unchecked] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
+    going: list[tuple[str, int]] = field(default_factory=list)
+    """What was done, and with how many tokens or rows."""
 
     def sending(self, suspect: Suspect, challenge: Challenge) -> None:
         self.sent.append((suspect.peer, challenge))
+
+    def watch(self, suspect: Suspect, challenge: Challenge) -> Watch:
+        return Watch(
+            lambda progress: self.going.append((progress.phase, progress.done)),
+            lambda doing, rows: self.going.append((doing, rows)),
+        )
 
     def judged(self, judged: Judged) -> None:
         self.found.append(judged)
@@ -151,6 +160,22 @@ async def test_honest_servers_pass_and_who_cannot_be_checked_is_named(
     assert all(judged.after.audited and not judged.after.strikes for judged in found)
     assert [(server.peer, server.spot_checkable) for server in desk.notes.others] == [(nodes[0].peer, False)]
     assert not desk.notes.troubles
+    await desk.close()
+
+
+async def test_who_waits_hears_what_for(swarm: Swarm, replica: Replica, calibration: Calibration) -> None:
+    """Token by token, then settling, fetching and computing, with all the rows that were answered."""
+    await swarm.serve("0:5")
+    desk = Desk(swarm, replica, calibration, Span(0, 5))
+    (judged,) = await desk.once()
+    record = judged.finding.record
+    assert record is not None
+    going = desk.notes.going
+    tokens = [done for phase, done in going if phase == "decode"]
+    assert tokens == list(range(1, len(tokens) + 1))
+    assert len(tokens) == len(record.answers)
+    rows = record.covered_rows
+    assert going[-3:] == [("settling", 0), ("fetching", rows), ("computing", rows)]
     await desk.close()
 
 

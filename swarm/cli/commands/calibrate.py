@@ -190,7 +190,8 @@ def gather(boundaries: BoundaryStates, reading: Reading, model: ModelId, folder:
     """Run the model, its states in a scratch file in ``folder`` that has no name and cannot stay behind."""
     with tempfile.TemporaryFile(dir=folder) as scratch:
         states = _kept(boundaries, scratch, reading.rows)
-        return calibrate(model, states, reading.counted(), text=reading.name)
+        with waiting(LiveLine(sys.stderr, logs=False), f"calibrating: measuring {boundaries.layers} layers"):
+            return calibrate(model, states, reading.counted(), text=reading.name)
 
 
 def as_text(report: dict[str, object], size: int) -> str:

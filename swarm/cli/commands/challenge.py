@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from swarm.cli.apart import apart, leave_process
+from swarm.cli.challenging import Going, Steps
+from swarm.cli.joining import joining_text
 from swarm.cli.output.console import Console, HumanConsole, JsonConsole
 from swarm.cli.output.verdicts import figures, finding_json, name_of, named, windows_text
-from swarm.cli.trusted import Trust, add_trust_arguments, check_trust
+from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
+from swarm.cli.trusted import Trust, add_trust_arguments, check_trust, interrupted
 from swarm.client.auditing.accusing import prove
 from swarm.client.auditing.audit import AuditMeans
 from swarm.client.auditing.challenges import Finding, Kind, challenge_server
@@ -26,6 +33,8 @@ from swarm.core.spans import Span
 from swarm.models.progress import human_bytes
 from swarm.verification.challenges.challenge import Challenge
 
+LEAVE_S = 15.0
+"""How long Ctrl-C lets the session and the client end in good order."""
 EXIT_CODES: dict[Kind, int] = {
     "passed": 0,
     "soft": 0,
@@ -34,6 +43,7 @@ EXIT_CODES: dict[Kind, int] = {
     "undecided": 3,
     "unanswered": 4,
 }
+log = logging.getLogger(__name__)
 EXAMPLES = """\
 examples:
   was it computed right? with weights of the server's own layers, loaded here for this:
@@ -49,7 +59,8 @@ much they usually do. Up to 0.045 a window passes, above 0.1 it fails; honest se
 whatever their hardware, and a skipped layer shows as 0.4 or more.
 
 exit code: 0 it passed (perhaps softly), 1 it failed, 2 something is wrong with the command, 3 it cannot
-be checked (the message says why), 4 it did not answer. Nothing is remembered of it: `verifier` does that.
+be checked (the message says why), 4 it did not answer, 130 Ctrl-C before anything was decided. Nothing
+is remembered of it: `verifier` does that.
 """
 
 
@@ -72,8 +83,11 @@ def run(options: argparse.Namespace) -> int:
     seed = draw_secret() if options.seed is None else seed_of(options.seed)
     blocks = None if options.blocks is None else Span.parse(options.blocks)
     console: Console = JsonConsole(sys.stderr) if options.json else HumanConsole(sys.stderr)
-    trust = Trust.of(options, console, interval_s=0.0)
-    found = asyncio.run(_challenge(trust, trust.script.challenge(seed), blocks))
+    try:
+        trust = Trust.of(options, console, interval_s=0.0)
+        found = asyncio.run(Asking(trust, trust.script.challenge(seed), blocks, console).run())
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        return interrupted(console, stopped)
     proof, why_not = _proof(found, trust)
     if proof and options.out is not None:
         _write(options.out, proof)
@@ -85,17 +99,61 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_CODES[found.kind]
 
 
-async def _challenge(trust: Trust, challenge: Challenge, blocks: Span | None) -> Finding:
-    """Find the server, load what it is to be compared with, ask and compare."""
-    model = await trust.client()
-    try:
-        listings = await model.parts.directory.servers(trust.files.model_id)
-        suspect = choose(listings, trust.options.peer, blocks, trust.numerics)
-        replica = await asyncio.to_thread(trust.replica, suspect.span)
-        means = AuditMeans(transport=model.parts.transport, calibration=trust.calibration, thresholds=trust.thresholds)
-        return await challenge_server(model, challenge, suspect, OwnReference(replica), means)
-    finally:
-        await asyncio.shield(model.close())
+@dataclass(slots=True)
+class Asking:
+    """One challenge, from joining the swarm to leaving it. ``found`` is what it came to, once it has."""
+
+    trust: Trust
+    challenge: Challenge
+    blocks: Span | None
+    console: Console
+    found: Finding | None = None
+
+    async def run(self) -> Finding:
+        """What it came to. Told to stop before, the process says so and ends."""
+        signals = Signals(asyncio.get_running_loop())
+        found = await self.unless_told(signals.stop, self._work(signals.stop))
+        if found is None:
+            leave_process(STOPPED_EARLY)
+        return found
+
+    async def unless_told(self, stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> Finding | None:
+        """What ``work`` finds, or raises; None if ``stop`` is set before it has found anything, which is said."""
+        working = asyncio.create_task(work)
+        await first_of(stop, working)
+        if working.done():
+            working.result()
+            return self.found
+        if self.found is None:
+            interrupted(self.console)
+        working.cancel()
+        await asyncio.wait({working}, timeout=LEAVE_S)
+        if working.done() and not working.cancelled() and (error := working.exception()) is not None:
+            log.debug("while leaving: %s", error)
+        return self.found
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        """Find the server, load what it is to be compared with, ask and compare."""
+        trust, console = self.trust, self.console
+        with console.waiting(joining_text(trust.options.initial_peers)):
+            model = await trust.client()
+        try:
+            with console.waiting("looking for the server"):
+                listings = await model.parts.directory.servers(trust.files.model_id)
+            suspect = choose(listings, trust.options.peer, self.blocks, trust.numerics)
+            with console.waiting(f"loading weights of layers {suspect.span} to check by"):
+                replica = await apart(lambda: trust.replica(suspect.span, stop.is_set))
+            with Steps(console) as steps:
+                means = AuditMeans(
+                    transport=model.parts.transport,
+                    calibration=trust.calibration,
+                    thresholds=trust.thresholds,
+                    watch=Going(suspect, steps).watch,
+                )
+                self.found = await challenge_server(model, self.challenge, suspect, OwnReference(replica), means)
+        finally:
+            with console.waiting("leaving the swarm"):
+                await asyncio.shield(model.close())
 
 
 def choose(listings: Sequence[Listing], name: str, blocks: Span | None, numerics: Numerics) -> Suspect:

@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.cli.apart import apart
+from swarm.cli.challenging import Going
 from swarm.cli.joining import find_initial_peers, joining_text
 from swarm.cli.output.console import Console, HumanConsole, JsonConsole
 from swarm.cli.output.verdicts import challenge_json, figures, finding_json, name_of, named
 from swarm.cli.signals import STOPPED_EARLY, Signals, first_of
-from swarm.cli.trusted import Trust, add_trust_arguments, check_trust
+from swarm.cli.trusted import Trust, add_trust_arguments, check_trust, interrupted
 from swarm.client.auditing.accusing import convict
 from swarm.client.auditing.reference import OwnReference, Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked
 from swarm.client.auditing.traffic import installed_prompts
 from swarm.client.auditing.verifier import Judged, Listener, Verifier, VerifierOptions, VerifierParts
+from swarm.client.auditing.watch import Watch
 from swarm.client.judging.accuser import Accuser
 from swarm.client.judging.jury import Jury
 from swarm.client.judging.seat import Seat
@@ -116,7 +118,10 @@ def run(options: argparse.Namespace) -> int:
     path = options.identity or data_folder() / "verifier.key"
     with IdentityLock(path):
         identity = load_or_create(path)
-        trust = Trust.of(options, console, interval_s=options.interval, prompts=installed_prompts())
+        try:
+            trust = Trust.of(options, console, interval_s=options.interval, prompts=installed_prompts())
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            return interrupted(console, stopped)
         Span.parse(options.blocks).within(trust.files.layer_count)
         store_path = options.store or ReputationStore.default_path()
         with ReputationStore(store_path, SystemClock()) as store:
@@ -286,7 +291,6 @@ class Teller(Listener):
 
     def sending(self, suspect: Suspect, challenge: Challenge) -> None:
         """See ``Listener``."""
-        self._console.status(lambda seconds: f"{named(suspect)}: answers and is checked, {human_s(seconds)}")
         self._console.event(
             "challenge",
             f"{named(suspect)}: asking, {len(challenge.prompt)} tokens, up to {challenge.max_new_tokens} back",
@@ -294,6 +298,10 @@ class Teller(Listener):
             span=[suspect.span.start, suspect.span.end],
             **challenge_json(challenge),
         )
+
+    def watch(self, suspect: Suspect, challenge: Challenge) -> Watch:
+        """See ``Listener``."""
+        return Going(suspect, lambda phase, text: self._console.status(text)).watch
 
     def judged(self, judged: Judged) -> None:
         """See ``Listener``."""

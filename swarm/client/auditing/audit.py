@@ -10,6 +10,7 @@ import numpy as np
 from swarm.client.auditing.material import AuditFailure, FailureKind, Feed, Material, Unavailable, gather
 from swarm.client.auditing.reference import Reference, Replay
 from swarm.client.auditing.tokens import TokenTally, answered, tally
+from swarm.client.auditing.watch import UNWATCHED, Watch
 from swarm.client.evidence.records import SessionRecord, StageRecord
 from swarm.core.errors import MisuseError, SwarmError
 from swarm.core.numerics import Numerics
@@ -39,13 +40,14 @@ __all__ = [
 class AuditMeans:
     """What an audit works with. ``calibration`` is the model's; ``thresholds`` those of its spans.
 
-    ``feed`` is needed where the client keeps embeddings and head itself.
+    ``feed`` is needed where the client keeps embeddings and head itself. ``watch`` hears how it goes.
     """
 
     transport: Transport
     calibration: Calibration
     thresholds: Thresholds = DENSE
     feed: Feed | None = None
+    watch: Watch = UNWATCHED
 
     def thresholds_of(self, declared: Numerics) -> Thresholds:
         """For a server that declares these numerics."""
@@ -120,6 +122,7 @@ async def audit_stage(
     plan = plan_stage(record, stage, rate)
     if plan is None:
         return StageAudit(stage, None)
+    means.watch.doing("fetching", plan.rows)
     try:
         material = await gather(record, stage, plan, means.transport, means.calibration.header.hidden, means.feed)
     except Unavailable as error:
@@ -157,6 +160,7 @@ async def judge(material: Material, plan: AuditPlan, reference: Reference, means
         material=material,
         fetched_bytes=material.byte_count,
     )
+    means.watch.doing("computing", material.rows)
     try:
         view = await Compared.of(material, reference)
         logits = await _logits(material, reference)

@@ -10,6 +10,7 @@ from swarm.client.auditing.audit import AuditFailure, AuditMeans, StageAudit, au
 from swarm.client.auditing.reference import Reference
 from swarm.client.auditing.suspects import Suspect
 from swarm.client.auditing.trial import Transition, Trial, consequences
+from swarm.client.auditing.watch import UNWATCHED, Watch
 from swarm.client.evidence.records import ReceiptProblem, SessionRecord, StageRecord
 from swarm.client.finding.search import Wish
 from swarm.client.model import AsyncSwarmModel
@@ -63,7 +64,9 @@ class Finding:
         return next((found.proof for found in _equivocations(self.record, self.suspect.peer)), b"")
 
 
-async def ask(model: AsyncSwarmModel, challenge: Challenge, suspect: Suspect) -> SessionRecord:
+async def ask(
+    model: AsyncSwarmModel, challenge: Challenge, suspect: Suspect, watch: Watch = UNWATCHED
+) -> SessionRecord:
     """Send ``challenge`` over a chain in which ``suspect`` computes its span, and return what the session left behind.
 
     ``model`` is a client as any other, whose identity no server has seen. The session is as ``generate`` opens it: its
@@ -81,9 +84,10 @@ async def ask(model: AsyncSwarmModel, challenge: Challenge, suspect: Suspect) ->
     model.witness.on_settled.append(hear)
     session = model.session(max_tokens=len(challenge.prompt) + challenge.max_new_tokens, wish=wish)
     try:
-        await session.generate(**_options(challenge))
+        await session.generate(progress=watch.answer, **_options(challenge))
     finally:
         await asyncio.shield(session.close())
+    watch.doing("settling", 0)
     try:
         async with asyncio.timeout(SETTLE_S):
             return await settled
@@ -116,14 +120,14 @@ async def challenge_server(
     rate: float = 1.0,
 ) -> Finding:
     """Send one challenge and judge what came of it. Whatever servers do ends up in the finding."""
-    found = await sent(model, challenge, suspect)
+    found = await sent(model, challenge, suspect, means.watch)
     return await examined(found, reference, means, rate=rate)
 
 
-async def sent(model: AsyncSwarmModel, challenge: Challenge, suspect: Suspect) -> Finding:
+async def sent(model: AsyncSwarmModel, challenge: Challenge, suspect: Suspect, watch: Watch = UNWATCHED) -> Finding:
     """The first half: a finding that is ``unanswered``, or has a record to examine."""
     try:
-        record = await ask(model, challenge, suspect)
+        record = await ask(model, challenge, suspect, watch)
     except (NoRouteError, MisuseError) as error:
         return Finding(suspect, challenge, "undecided", f"no chain through it: {error.message}")
     except SwarmError as error:

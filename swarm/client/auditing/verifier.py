@@ -13,6 +13,7 @@ from swarm.client.auditing.challenges import Finding, examined, sent, standings_
 from swarm.client.auditing.reference import Reference
 from swarm.client.auditing.suspects import Suspect, Unchecked, next_suspect, sort_servers
 from swarm.client.auditing.traffic import Script
+from swarm.client.auditing.watch import UNWATCHED, Watch
 from swarm.client.judging.consequences import Consequences
 from swarm.client.judging.jury import Jury
 from swarm.client.model import AsyncSwarmModel
@@ -90,6 +91,10 @@ class Listener:
 
     def sending(self, suspect: Suspect, challenge: Challenge) -> None:
         """A challenge is on its way."""
+
+    def watch(self, suspect: Suspect, challenge: Challenge) -> Watch:
+        """Who hears how this challenge goes; nobody, unless it is said."""
+        return UNWATCHED
 
     def judged(self, judged: Judged) -> None:
         """It has come to something, and the store knows."""
@@ -199,11 +204,15 @@ class Verifier:
         model.witness.on_asked.append(lambda peer, answered: asked.append((peer, answered)))
         try:
             self._listener.sending(suspect, challenge)
-            found = await _unless(stop, sent(model, challenge, suspect))
+            watch = self._listener.watch(suspect, challenge)
+            found = await _unless(stop, sent(model, challenge, suspect, watch))
             if not isinstance(found, Finding):
                 return None
             means = AuditMeans(
-                transport=model.parts.transport, calibration=parts.calibration, thresholds=options.thresholds
+                transport=model.parts.transport,
+                calibration=parts.calibration,
+                thresholds=options.thresholds,
+                watch=watch,
             )
             found = await examined(found, parts.reference, means, rate=options.rate)
         finally:

@@ -13,7 +13,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from swarm.cli.output.console import HumanConsole
+from swarm.core.keys import Identity
 from swarm.core.spans import Span
+from swarm.engine.calibration import LABEL
 from swarm.models import ModelFiles
 from swarm.models.folder import open_folder
 from swarm.runtime.calibrations import find_calibration, read_calibration
@@ -169,3 +172,19 @@ def test_ctrl_c_leaves_nothing(
     code, out, _ = said("calibrate", "--model", str(folder), "--device", "cpu", "--out", str(tmp_path / "result"))
     assert (code, out) == (130, "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["challenge", "--peer", "x"], ["verifier", "--blocks", "0:1"]])
+def test_a_calibration_that_ctrl_c_ends_is_said_to_be_lost(
+    said: Run, folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def stopped(console: HumanConsole, label: str, done: int, total: int) -> None:
+        if label == LABEL:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(HumanConsole, "progress", stopped)
+    address = "/ip4/192.0.2.1/tcp/31337/p2p/" + Identity(b"1" * 32).peer_id
+    ended = said(*command, "--initial-peers", address, "--model", str(folder))
+    assert ended.code == 130
+    assert "interrupted: nothing was decided; the calibration under way is lost" in ended.out + ended.err
+    assert not list(data.iterdir())
