@@ -19,6 +19,7 @@ from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
 from swarm.core.text import clip
 from swarm.dht.protocol import Directory
+from swarm.health.picture.advice import contacts
 from swarm.models.resolve import resolve
 from swarm.scheduling.cluster_file import write_cluster
 from swarm.scheduling.coverage import usable
@@ -58,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_joining(options)
-    entries, snapshot = asyncio.run(_look(options))
+    entries, snapshot, peers = asyncio.run(_look(options))
     if snapshot is None:
         print(models_json(entries) if options.json else models_text(entries))
         return 0
     if options.save is not None:
         _save(options.save, snapshot)
-    print(status_json(snapshot, entries) if options.json else status_text(snapshot))
+    print(status_json(snapshot, entries) if options.json else status_text(snapshot, contacts(peers, ())))
     return 0
 
 
@@ -86,9 +87,9 @@ class Wanted:
     hidden_size: int | None = None
 
 
-async def _look(options: argparse.Namespace) -> tuple[list[ModelEntry], Snapshot | None]:
+async def _look(options: argparse.Namespace) -> tuple[list[ModelEntry], Snapshot | None, Sequence[str]]:
     async with asking_node(options, host=options.host) as node:
-        return await look(node.directory, node.transport, node.clock, options.model)
+        return *await look(node.directory, node.transport, node.clock, options.model), node.peers
 
 
 async def look(

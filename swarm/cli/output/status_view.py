@@ -11,9 +11,11 @@ from swarm.client.finding.snapshot import Snapshot
 from swarm.core.errors import NoRouteError
 from swarm.core.listing import Listing
 from swarm.core.model_entry import ModelEntry
+from swarm.core.spans import Span
 from swarm.core.text import clip
+from swarm.health.picture.advice import command
 from swarm.scheduling.bounds import Bounds
-from swarm.scheduling.coverage import runs
+from swarm.scheduling.coverage import holders, runs
 from swarm.scheduling.reasons import layers_text
 from swarm.scheduling.routing import Route
 
@@ -37,8 +39,8 @@ def models_json(entries: Sequence[ModelEntry]) -> str:
     return json.dumps({"models": [{"model": entry.model, "layers": entry.layer_count} for entry in entries]})
 
 
-def status_text(snapshot: Snapshot) -> str:
-    """Everything for a person. What peers wrote is clipped and printable."""
+def status_text(snapshot: Snapshot, contacts: Sequence[str] = ()) -> str:
+    """Everything for a person; ``contacts`` are addresses to join by. What peers wrote is clipped and printable."""
     quiet = sum(one.metrics is None for one in snapshot.shown)
     heard = f", {quiet} of them not heard of lately" if quiet else ""
     parts = [f"{clip(snapshot.model, 120)}: {snapshot.layers} layers, {_servers(len(snapshot.shown))}{heard}"]
@@ -47,20 +49,38 @@ def status_text(snapshot: Snapshot) -> str:
         parts.append(table(SERVER_HEAD, [_row(one, snapshot.client_rtt_s.get(one.peer)) for one in shown]))
         if len(shown) < len(snapshot.shown):
             parts.append(f"  and {len(snapshot.shown) - len(shown)} more; --json has them all")
-    parts += [coverage_text(snapshot.counts), _route_text(snapshot)]
+    held = holders((one.announcement.span for one in snapshot.shown), snapshot.layers)
+    coverage = [coverage_text(snapshot.counts)]
+    if snapshot.holes:
+        bare, idle = _holes(snapshot.counts, held)
+        start = command(snapshot.model, contacts, (bare or idle)[0], snapshot.layers)
+        coverage += [f"{holes_text(bare, idle)}; start one:", f"  {start}"]
+    parts += ["\n".join(coverage), _route_text(snapshot)]
     return "\n\n".join(parts)
 
 
 def coverage_text(counts: Sequence[int]) -> str:
-    """How many servers hold which layers, and the holes by name."""
-    stretches = runs(counts)
-    rows = [(str(span), str(count)) for span, count in stretches]
-    lines = ["coverage by servers that sessions can use:", table(("layers", "servers"), rows)]
-    holes = [span for span, count in stretches if count == 0]
-    if holes:
-        command = f"python -m swarm.server --blocks {holes[0]} --initial-peers ..."
-        lines.append(f"nobody holds {layers_text(holes)}; start one: {command}")
-    return "\n".join(lines)
+    """How many servers hold which layers."""
+    rows = [(str(span), str(count)) for span, count in runs(counts)]
+    return "coverage by servers that sessions can use:\n" + table(("layers", "servers"), rows)
+
+
+def holes_text(bare: Sequence[Span], idle: Sequence[Span]) -> str:
+    """What is missing: layers of no server at all, and layers only of servers that no session can use."""
+    told = [f"nobody holds {layers_text(bare)}"] if bare else []
+    if idle:
+        text = layers_text(idle)
+        told.append(
+            f"{text} {'is' if text.startswith('layer ') else 'are'} held only by servers that cannot be used now"
+        )
+    return "; ".join(told)
+
+
+def _holes(counts: Sequence[int], held: Sequence[int]) -> tuple[list[Span], list[Span]]:
+    """The layers without a usable server: those that nobody holds, and the others."""
+    bare = [span for span, count in runs(held) if count == 0]
+    unused = [int(any_one > 0 and usable == 0) for usable, any_one in zip(counts, held, strict=True)]
+    return bare, [span for span, flag in runs(unused) if flag]
 
 
 def status_json(snapshot: Snapshot, entries: Sequence[ModelEntry]) -> str:
@@ -90,7 +110,7 @@ def _servers(count: int) -> str:
 def _route_text(snapshot: Snapshot) -> str:
     route, expected = snapshot.route, snapshot.expected
     if isinstance(route, NoRouteError):
-        return f"no chain: {route}"
+        return f"no chain: {route.message if snapshot.holes else route}"  # what to start is said of the holes
     assert expected is not None, "there is a chain"
     chain = chain_text((stage.peer[-8:], stage.span) for stage in route.stages)
     size = "" if snapshot.hidden_size else f", if a row takes {snapshot.cluster.activation_bytes} bytes"

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from swarm.cli.commands import status
 from swarm.cli.commands.status import look
-from swarm.cli.output.status_view import MAX_ROWS, coverage_text, models_json, models_text, status_json, status_text
+from swarm.cli.output.status_view import (
+    MAX_ROWS,
+    coverage_text,
+    holes_text,
+    models_json,
+    models_text,
+    status_json,
+    status_text,
+)
 from swarm.client.finding.snapshot import Snapshot, layer_count_of
 from swarm.core.announcement import Announcement, Intent, Reach, State
 from swarm.core.errors import ConfigError, ModelError, NetworkError, PeerUnreachableError
@@ -110,7 +118,8 @@ def test_who_cannot_be_used_is_shown_and_not_counted() -> None:
     assert "draining, to 0:10" in dora
     assert "otherone" not in text
     assert view.holes == [Span(20, 30)]
-    assert "nobody holds layers 20 to 29; start one: python -m swarm.server --blocks 20:30" in text
+    assert "nobody" not in text
+    assert "\nlayers 20 to 29 are held only by servers that cannot be used now; start one:\n" in text
     assert "no chain: layers 20 to 29 are held, but only by servers that" in text
     found = json.loads(status_json(view, []))
     assert found["holes"] == [[20, 30]]
@@ -118,6 +127,18 @@ def test_who_cannot_be_used_is_shown_and_not_counted() -> None:
     assert "layers 20 to 29" in found["reason"]
     assert {server["id"]: server["live"] for server in found["servers"]}[CARL] is False
     assert {server["id"]: server["tau_s"] for server in found["servers"]}[CARL] is None
+
+
+def test_the_command_that_fills_a_hole_can_be_copied() -> None:
+    address = f"/ip4/192.0.2.1/tcp/31337/p2p/{ANNA}"
+    mixed = [THREE[0], listed(CARL, 20, 30, live=False)]
+    paragraph = status_text(snapshot(mixed), [address]).split("\n\n")[2].splitlines()
+    missing = "nobody holds layers 10 to 19; layers 20 to 29 are held only by servers that cannot be used now"
+    command = f"python -m swarm.server --model demo@main --initial-peers {address} --blocks 10:20"
+    assert paragraph[-2:] == [f"{missing}; start one:", f"  {command}"]
+    assert "..." not in status_text(snapshot(mixed), [address])
+    hub = snapshot(mixed, model="owner/it@rev#0123456789abcdef")
+    assert f"--model owner/it@rev --initial-peers {address}" in status_text(hub, [address])
 
 
 def test_a_model_that_nobody_serves_is_one_hole() -> None:
@@ -129,9 +150,10 @@ def test_a_model_that_nobody_serves_is_one_hole() -> None:
 
 def test_coverage_names_stretches_and_holes() -> None:
     text = coverage_text([2, 2, 1, 0, 0, 1, 0])
-    rows = [line.split() for line in text.splitlines()[2:-1]]
+    rows = [line.split() for line in text.splitlines()[2:]]
     assert rows == [["0:2", "2"], ["2:3", "1"], ["3:5", "0"], ["5:6", "1"], ["6:7", "0"]]
-    assert text.splitlines()[-1].startswith("nobody holds layers 3 to 4 and 6; start one: ")
+    assert holes_text([Span(3, 5), Span(6, 7)], []) == "nobody holds layers 3 to 4 and 6"
+    assert holes_text([], [Span(6, 7)]) == "layer 6 is held only by servers that cannot be used now"
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
