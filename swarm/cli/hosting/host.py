@@ -268,7 +268,7 @@ class Host:
             await wait_reachable(node.transport, announcer, self.console, clock)
         report = await prove(opened)
         await server.announce()
-        await self._say_ready(server, report, ready.room)
+        await self._say_ready(server, report, ready)
         keeping.ready.set()
         await self._follow(ready, server, loader, keeping, prove)
 
@@ -302,9 +302,9 @@ class Host:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _say_ready(self, server: Server, report: ProbeReport, room: Room) -> None:
+    async def _say_ready(self, server: Server, report: ProbeReport, ready: Ready) -> None:
         with self.console.waiting("looking what this server adds to the swarm"):
-            found, adds = await worth(server, room)
+            found, adds = await worth(server, ready.room, busy=ready.loaded.busy)
         text, fields = ready_event(server.parts.engine.info, self.files.name, report, found, adds)
         self.console.event("ready", text, **fields)
 

@@ -12,6 +12,7 @@ from swarm.cli.signals import Signals
 from swarm.core.errors import SwarmError
 from swarm.core.spans import Span
 from swarm.engine.capacity import Room, room_for
+from swarm.engine.contention import contended, cpu_cores, cpu_threads, read_cpu
 from swarm.engine.opening import OpenedSpan, SpanRequest, open_span
 from swarm.engine.speed import SpanSpeed, measure_speed
 from swarm.engine.weights import LoadOptions
@@ -21,10 +22,11 @@ from swarm.models.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A running engine and its speed."""
+    """A running engine and its speed; ``busy`` says that others took the machine while that was measured."""
 
     opened: OpenedSpan
     speed: SpanSpeed
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,10 @@ class Loader:
         with self.console.waiting(f"loading layers {span}"):
             opened = open_span(self.files, self._request(span), self._progress())
         with self.console.waiting("measuring how fast this machine computes them"):
-            return Loaded(opened, measure_speed(opened.engine, check=self._check))
+            before = read_cpu()
+            speed = measure_speed(opened.engine, check=self._check)
+            busy = contended(before, read_cpu(), threads=cpu_threads(opened.devices), cores=cpu_cores())
+        return Loaded(opened, speed, busy)
 
     def _request(self, span: Span) -> SpanRequest:
         options = self.options

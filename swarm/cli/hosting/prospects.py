@@ -15,6 +15,10 @@ from swarm.scheduling.bounds import Bounds
 
 FASTER = 1.1
 """By less than this factor predictions are alike: they are not that exact."""
+BUSY_TEXT = (
+    "This machine was busy with other work while it was measured: its figures are low; "
+    "they are measured again while it serves."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +42,38 @@ class Forecast:
 @dataclass(frozen=True, slots=True)
 class Prospects:
     """For somebody who asks from where this server stands. ``alone_tokens_per_s`` is what this machine would do with
-    the whole model in its own memory, None if it cannot hold it or was not measured; ``fits`` says which."""
+    the whole model in its own memory, None if it cannot hold it or was not measured; ``fits`` says which.
+    ``busy`` says that others took the machine while it was measured, so that its figures are low."""
 
     joined: Forecast
     without: Forecast
     fits: bool = False
     alone_tokens_per_s: float | None = None
+    busy: bool = False
 
     @property
     def faster_alone(self) -> bool:
-        """True if this machine by itself would answer faster than the swarm may with it; not while that cannot."""
+        """True if this machine by itself would answer faster than the swarm may with it; not while that cannot, nor
+        where a busy machine was measured, whose figure in both is low."""
         alone, joined = self.alone_tokens_per_s, self.joined.range_tokens_per_s
-        return alone is not None and joined is not None and alone > FASTER * joined[1]
+        return not self.busy and alone is not None and joined is not None and alone > FASTER * joined[1]
 
 
 def prospects(
-    swarm: Snapshot, own: Listing, rtt_s: Mapping[PeerId, float], *, fits: bool, alone_step_s: float | None
+    swarm: Snapshot,
+    own: Listing,
+    rtt_s: Mapping[PeerId, float],
+    *,
+    fits: bool,
+    alone_step_s: float | None,
+    busy: bool = False,
 ) -> Prospects:
     """What ``own`` adds to ``swarm``, a view with or without it, for a client beside it.
 
     ``rtt_s`` are round trips from here by peer id, measured for whoever asks here and for links from and to this
     server. ``alone_step_s`` is a decode step over all layers on this machine, None: unknown; it counts if the model
-    ``fits``. As good as the figures are: other people's sessions to come are not foreseen, and contexts are short.
+    ``fits``. ``busy``: others took this machine while it was measured. As good as the figures are: other people's
+    sessions to come are not foreseen, and contexts are short.
     O(routing).
     """
     others = [one for one in swarm.listings if one.peer != own.peer]
@@ -70,6 +84,7 @@ def prospects(
         _forecast(replace(swarm, listings=others, client_rtt_s=asker)),
         fits,
         alone,
+        busy,
     )
 
 
@@ -94,6 +109,8 @@ def prospects_text(found: Prospects) -> str:
         parts.append(f"This machine alone would be faster (about {rate(alone)} tok/s): it could hold the whole model.")
     elif alone is not None:
         parts.append(f"This machine alone could hold the whole model, at about {rate(alone)} tok/s.")
+    if found.busy:
+        parts.append(BUSY_TEXT)
     return " ".join(parts)
 
 
@@ -139,4 +156,5 @@ def prospects_json(found: Prospects) -> dict[str, object]:
         "fits_alone": found.fits,
         "tokens_per_s_alone": found.alone_tokens_per_s,
         "faster_alone": found.faster_alone,
+        "busy_while_measured": found.busy,
     }

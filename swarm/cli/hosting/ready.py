@@ -26,8 +26,9 @@ PING_S = 1.0
 MOST_PINGED = 16
 
 
-async def worth(server: Server, room: Room | None) -> tuple[list[Listing], Prospects]:
-    """The servers there are now, and what this one adds. ``room`` None: nobody looked what fits into this machine.
+async def worth(server: Server, room: Room | None, *, busy: bool = False) -> tuple[list[Listing], Prospects]:
+    """The servers there are now, and what this one adds. ``room`` None: nobody looked what fits into this machine;
+    ``busy``: others took it while it was measured.
 
     Raises ``NetworkError`` if the directory fails.
     """
@@ -40,7 +41,7 @@ async def worth(server: Server, room: Room | None) -> tuple[list[Listing], Prosp
     rtt_s = await _round_trips(server, worth_pinging(own.announcement, found)[:MOST_PINGED])
     fits = room is not None and room.capacity_layers >= info.layer_count
     step_s = None if room is None else alone_step_s(server.parts.speed, info, room)
-    return found, prospects(swarm, own, rtt_s, fits=fits, alone_step_s=step_s)
+    return found, prospects(swarm, own, rtt_s, fits=fits, alone_step_s=step_s, busy=busy)
 
 
 def alone_step_s(speed: SpanSpeed, info: SpanInfo, room: Room) -> float | None:

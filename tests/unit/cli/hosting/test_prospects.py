@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swarm.cli.hosting.prospects import FASTER, Prospects, prospects, prospects_json, prospects_text
+from swarm.cli.hosting.prospects import BUSY_TEXT, FASTER, Prospects, prospects, prospects_json, prospects_text
 from swarm.client.finding.snapshot import Snapshot
 from swarm.core.announcement import Announcement
 from swarm.core.keys import Identity
@@ -103,6 +103,17 @@ def test_whether_the_machine_would_be_faster_alone(alone_s: float | None, faster
     text = prospects_text(found)
     assert ("This machine alone would be faster (about 50 tok/s): it could hold the whole model." in text) is faster
     assert ("This machine alone could hold the whole model, at about 1 tok/s" in text) is (alone_s == 1.0)
+
+
+def test_a_machine_that_was_busy_says_so_and_advises_nothing() -> None:
+    swarm, own = view(listed(ANNA, 0, 10)), listed(OWN, 10, 20)
+    idle, busy = (prospects(swarm, own, {}, fits=True, alone_step_s=0.001, busy=busy) for busy in (False, True))
+    assert (idle.faster_alone, busy.faster_alone) == (True, False)
+    assert "would be faster" not in prospects_text(busy)
+    assert prospects_text(busy).endswith(BUSY_TEXT)
+    assert BUSY_TEXT not in prospects_text(idle)
+    assert [prospects_json(found)["busy_while_measured"] for found in (idle, busy)] == [False, True]
+    assert idle.joined == busy.joined, "routing gets the same figures"
 
 
 def test_a_machine_that_cannot_hold_it_is_not_told_to_go_alone() -> None:
