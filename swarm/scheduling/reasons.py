@@ -9,6 +9,8 @@ from swarm.core.errors import NoRouteError
 from swarm.core.spans import Span, missing_layers
 from swarm.scheduling.cluster import Node
 
+WHERE = "--model NAME --initial-peers ADDRESS"
+"""In a hint's command, for what only the caller knows."""
 _MOST_NAMED = 4
 """Ranges or classes a message names before it counts the rest."""
 
@@ -76,7 +78,7 @@ def _missing(verdicts: Sequence[Verdict], layer_count: int, asked: Span, remote_
     """What of ``asked`` nobody holds, or nobody who may take part."""
     holes = _holes((verdict.server for verdict in verdicts), layer_count, asked)
     if holes:
-        hint = f"start one: python -m swarm.server --blocks {holes[0]} --initial-peers ..."
+        hint = f"start one: python -m swarm.server {WHERE} --blocks {holes[0]}"
         return NoRouteError(f"no server holds {layers_text(holes)}", hint=hint)
     usable = [verdict.server for verdict in verdicts if verdict.objection is None]
     holes = _holes(usable, layer_count, asked)

@@ -193,7 +193,7 @@ def test_a_second_ctrl_c_does_not_wait_for_sessions(pair: Pair) -> None:
 
     asked = pair.launcher.run("swarm", "generate", "Hello", "--model", "demo", "--initial-peers", pair.first.address)
     assert asked.wait() == 3
-    hint = "start one: python -m swarm.server --blocks 15:30 --initial-peers ..."
+    hint = f"start one: python -m swarm.server --model demo --initial-peers {pair.first.address} --blocks 15:30"
     assert asked.stderr == f"error: no server holds layers 15 to 29 ({hint})\n"
 
     pair.restart()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from swarm.cli.asking import (
     PrefillLine,
@@ -15,8 +18,12 @@ from swarm.cli.asking import (
     result_json,
     summary,
 )
-from swarm.core.errors import GenerationInterruptedError
+from swarm.core.errors import GenerationInterruptedError, SwarmError
 from swarm.runtime.logs import printable
+from swarm.scheduling.reasons import WHERE
+
+MAX_CONTACTS = 2
+"""Addresses in a command to copy: a second in case the first is gone by then."""
 
 EXAMPLES = """\
 examples:
@@ -38,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     prompt = read_prompt(_prompt(options))
     asked = question_options(options)
-    with connect(options) as model, PrefillLine() as line:
+    with copyable(options), connect(options) as model, PrefillLine() as line:
         chat = not options.raw and model.has_chat_template
         if chat:
             asked["messages"] = [{"role": "user", "content": prompt}]
@@ -62,6 +69,21 @@ def run(options: argparse.Namespace) -> int:
             if options.verbose:
                 print(printable(attribution(stream.result.verification)), file=sys.stderr)
     return 0
+
+
+@contextmanager
+def copyable(options: argparse.Namespace) -> Iterator[None]:
+    """The command of a hint names the model and the way into the swarm that this one was given."""
+    try:
+        yield
+    except SwarmError as error:
+        where = ["--model", options.model]
+        if options.initial_peers:
+            where += ["--initial-peers", *options.initial_peers[:MAX_CONTACTS]]
+        else:
+            where += ["--lan", *(["--lan-name", options.lan_name] if options.lan_name else [])]
+        error.hint = error.hint.replace(WHERE, shlex.join(where))
+        raise
 
 
 def _prompt(options: argparse.Namespace) -> str:

@@ -207,7 +207,7 @@ def test_a_model_of_one_layer_needs_both_ends_in_one_server() -> None:
 
 
 def test_a_missing_range_comes_with_the_command_that_fills_it() -> None:
-    with pytest.raises(NoRouteError, match=r"--blocks 3:5"):
+    with pytest.raises(NoRouteError, match=r"python -m swarm.server --model NAME .* --blocks 3:5"):
         route_of(server("a", 0, 3), server("b", 5, 7))
 
 
