@@ -173,7 +173,7 @@ async def test_a_chain_appears_while_it_makes_tokens_and_goes_when_it_is_old(swa
         here_s = sum(part or 0.0 for parts in spent for part in parts)
         assert here_s + chain.elsewhere_s == pytest.approx(chain.period_s, rel=0.1)
         assert chain.tokens_per_s == pytest.approx(1 / chain.period_s, rel=0.1)
-        assert only(state).sessions == 1
+        state = await seen(watch, lambda state: only(state).sessions == 1, KILLED_S)  # its metrics come another way
         assert {(link.source, link.target) for link in only(state).links} >= {(nodes[0].peer, nodes[1].peer)}
         await work
         state = await seen(watch, lambda state: (only(state).served_tokens_per_s or 0) > 1.0, 5.0)
