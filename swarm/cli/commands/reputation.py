@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from swarm.cli.output.tables import table
+from swarm.cli.output.tables import LINE_CHARS, folded, legend, short_names, table
 from swarm.core.errors import ConfigError, MisuseError
 from swarm.core.ids import PeerId
 from swarm.runtime.clock import SystemClock
+from swarm.runtime.logs import printable
 from swarm.runtime.reputation import IN_MEMORY, Known, ReputationStore
 from swarm.verification.standings.apart import Broken
 from swarm.verification.standings.ledger import Account
@@ -152,42 +153,62 @@ def _fate(one: Known, accused: frozenset[PeerId]) -> str:
     return "on probation" if on_probation(standing, Policy()) else "good"
 
 
-def _text(store: ReputationStore, known: Sequence[Known], links: Sequence[Broken], *, events: bool) -> str:
+def _rows_text(store: ReputationStore, known: Sequence[Known], names: Mapping[str, str]) -> list[str]:
+    """A line for each server; its standing stands beneath where the line would be too long."""
     ledger, accused, policy = store.ledger(), store.accused(), Policy()
-    rows = []
+    rows, fates = [], ["standing"]
     for one in known:
         evidence = _log10_evidence(one)
         account = ledger.account(one.peer)
         rows.append(
             (
-                one.peer,
+                names[one.peer],
                 str(one.standing.audited),
                 "-" if one.error is None else f"{one.error:.4f}",
                 "-" if evidence is None else f"10^{evidence:.1f}",
                 str(len(one.standing.strikes)),
                 f"{100 * audit_rate(one.standing, policy):.0f} %",
                 str(account.earned) + (f" ({account.withheld} withheld)" if account.withheld else ""),
-                _fate(one, accused),
             )
         )
-    lines = (
-        []
-        if not rows
-        else [table(("server", "windows", "e", "evidence", "strikes", "audits", "credit", "standing"), rows)]
-    )
+        fates.append(printable(_fate(one, accused)))
+    if not rows:
+        return []
+    figures = table(("server", "windows", "e", "evidence", "strikes", "audits", "credit"), rows).split("\n")
+    width = max(map(len, figures))
+    lines = []
+    for line, fate in zip(figures, fates, strict=True):
+        fits = width + 2 + len(fate) <= LINE_CHARS
+        lines += [f"{line.ljust(width)}  {fate}"] if fits else [line, _folded(fate, " " * 6)]
+    return lines
+
+
+def _text(store: ReputationStore, known: Sequence[Known], links: Sequence[Broken], *, events: bool) -> str:
+    proofs, told = store.proofs(), store.events() if events else ()
+    ids = [*(one.peer for one in known), *(peer for link in links for peer in link.pair)]
+    names = short_names([*ids, *(kept.subject for kept in proofs), *(event.peer for event in told)])
+    lines = _rows_text(store, known, names)
     apart = [link for link in links if link.pair in store.apart().pairs]
     if apart:
         lines += ["", "kept apart, since their common link broke; where there is no other chain they are tried before:"]
-        lines += [f"  {link.one} and {link.other}, until {_time(link.apart_until_s())} UTC" for link in apart]
+        lines += [
+            f"  {names[link.one]} and {names[link.other]}, until {_time(link.apart_until_s())} UTC" for link in apart
+        ]
     shown = {one.peer for one in known}
-    proofs = [kept for kept in store.proofs() if kept.subject in shown]
+    proofs = [kept for kept in proofs if kept.subject in shown]
     if proofs:
-        proof_rows = [(kept.digest.hex()[:16], kept.kind, kept.subject, f"{kept.size} bytes") for kept in proofs]
+        proof_rows = [(kept.digest.hex()[:16], kept.kind, names[kept.subject], f"{kept.size} bytes") for kept in proofs]
         lines += ["", table(("proof", "of", "against", "size"), proof_rows)]
     if events:
-        told = [event for event in store.events() if event.peer in shown]
-        lines += ["", *(f"  {_time(event.time_s)}  {event.peer[-8:]}  {event.what}" for event in told)]
+        seen = [event for event in told if event.peer in shown]
+        lines += ["", *(_folded(event.what, f"  {_time(event.time_s)}  {names[event.peer]}  ") for event in seen)]
+    if explained := legend(names):
+        lines += ["", *explained]
     return "\n".join(lines).lstrip("\n")
+
+
+def _folded(text: str, begin: str) -> str:
+    return folded(text.split(" "), " ", begin=begin, indent=" " * 6)
 
 
 def _time(seconds: float) -> str:
