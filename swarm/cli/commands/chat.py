@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from swarm.cli.asking import PrefillLine, add_question_arguments, connect, question_options, summary
-from swarm.cli.commands.generate import safe
+from swarm.cli.commands.generate import copyable, safe
 from swarm.client.blocking import Session, TextStream
 from swarm.client.request import Options
 from swarm.core.errors import ConfigError, SwarmError
@@ -30,22 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     asked = question_options(options)
-    with connect(options) as model:
+    with copyable(options), connect(options) as model:
         if not model.has_chat_template:
             raise ConfigError("this model has no chat template", hint="use `swarm generate --raw` to continue text")
         print(HELP, file=sys.stderr)
         with model.session(max_tokens=options.context) as session:
-            Talk(session, asked, options.system).run()
+            Talk(session, asked, options).run()
     return 0
 
 
 class Talk:
     """The turns of one conversation."""
 
-    def __init__(self, session: Session, asked: Options, system: str | None) -> None:
+    def __init__(self, session: Session, asked: Options, options: argparse.Namespace) -> None:
         self._session = session
         self._asked = asked
-        self._opening = [{"role": "system", "content": system}] if system else []
+        self._options = options
+        self._opening = [{"role": "system", "content": options.system}] if options.system else []
         self._messages: list[dict[str, str]] = list(self._opening)
 
     def run(self) -> None:
@@ -71,7 +72,7 @@ class Talk:
         asked = self._asked.copy()
         asked["messages"] = self._messages
         try:
-            with PrefillLine() as progress:
+            with copyable(self._options), PrefillLine() as progress:
                 stream = self._session.stream(progress=progress, **asked)
                 text = _show(stream, progress)
         except SwarmError as error:
