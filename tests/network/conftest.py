@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +51,41 @@ def swarm30(
 Connect = Callable[..., SwarmModel]
 
 
-@pytest.fixture(scope="session")
-def connect() -> Iterator[Connect]:
-    """``connect(server, **options)``: a client of the demo model that joins through ``server``."""
+@contextmanager
+def joining() -> Iterator[Connect]:
+    """Clients that are closed at the end: those whose servers are gone would tell it in others' tests."""
     made: list[SwarmModel] = []
 
     def join(server: ServerProcess, **options: Any) -> SwarmModel:
         made.append(SwarmModel.connect("demo", initial_peers=[server.address], host="127.0.0.1", **options))
         return made[-1]
 
-    yield join
-    for model in made:
-        model.close()
+    try:
+        yield join
+    finally:
+        for model in made:
+            model.close()
+
+
+@pytest.fixture(scope="module")
+def connect() -> Iterator[Connect]:
+    """``connect(server, **options)``: a client of the demo model that joins through ``server``."""
+    with joining() as join:
+        yield join
 
 
 @pytest.fixture(scope="session")
-def model30(swarm30: list[ServerProcess], connect: Connect) -> SwarmModel:
+def model30(swarm30: list[ServerProcess]) -> Iterator[SwarmModel]:
     """A client of ``swarm30`` with the remote head."""
-    return connect(swarm30[0])
+    with joining() as join:
+        yield join(swarm30[0])
 
 
 @pytest.fixture(scope="session")
-def local30(swarm30: list[ServerProcess], connect: Connect) -> SwarmModel:
+def local30(swarm30: list[ServerProcess]) -> Iterator[SwarmModel]:
     """A client of ``swarm30`` that keeps embeddings and head itself."""
-    return connect(swarm30[0], head="local")
+    with joining() as join:
+        yield join(swarm30[0], head="local")
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ async def test_what_is_wrong_is_told_one_by_one(create: Create, closed_port: int
     assert "protocol 1, " in good.what
     assert levels(bad) == [Level.WARNING] * 4
     for finding, why in zip(
-        bad, ("refused", "is not an address", "does not speak swarm.pulse", "peer id"), strict=True
+        bad, ("refused", "is not an address", "does not speak swarm.pulse", "another peer answers"), strict=True
     ):
         assert why in finding.what
         assert "1 of 5 initial peers answer" in finding.what
