@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from reputation_at_hand import ALICE, BOB, asked
+from reputation_at_hand import clock as clock
+from reputation_at_hand import store as store
 
 from swarm.core.errors import MisuseError
 from swarm.core.ids import PeerId
@@ -27,28 +30,12 @@ from swarm.verification.standings.strikes import (
     equivocated,
     on_probation,
     struck,
-    traffic_asked,
     window_audited,
 )
 from swarm.verification.verdicts.verdict import Outcome
 
-ALICE, BOB, CAROL = PeerId("12D3KooWAlice"), PeerId("12D3KooWBob"), PeerId("12D3KooWCarol")
+CAROL = PeerId("12D3KooWCarol")
 POLICY = Policy()
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: VirtualClock) -> Iterator[ReputationStore]:
-    with ReputationStore(tmp_path / "deep" / "reputation.sqlite", clock) as opened:
-        yield opened
-
-
-def asked(standing: Standing) -> Standing:
-    return traffic_asked(standing, answered=True)
 
 
 def test_a_stranger_has_the_standing_of_one_and_is_not_listed(store: ReputationStore) -> None:

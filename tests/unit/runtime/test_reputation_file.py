@@ -8,10 +8,12 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from reputation_at_hand import ALICE, BOB, asked
+from reputation_at_hand import clock as clock
+from reputation_at_hand import store as store
 
 from swarm.core.errors import ConfigError
 from swarm.core.ids import PeerId
@@ -19,27 +21,8 @@ from swarm.runtime import database_file, reputation
 from swarm.runtime.clock import SystemClock, VirtualClock
 from swarm.runtime.reputation import IN_MEMORY, ReputationStore, open_reputation
 from swarm.verification.standings.strikes import (
-    Standing,
     equivocated,
-    traffic_asked,
 )
-
-ALICE, BOB = PeerId("12D3KooWAlice"), PeerId("12D3KooWBob")
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: VirtualClock) -> Iterator[ReputationStore]:
-    with ReputationStore(tmp_path / "deep" / "reputation.sqlite", clock) as opened:
-        yield opened
-
-
-def asked(standing: Standing) -> Standing:
-    return traffic_asked(standing, answered=True)
 
 
 def test_threads_lose_nothing(store: ReputationStore) -> None:
