@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from swarm.core.clock import Clock
 from swarm.core.errors import NetworkError
@@ -19,6 +19,9 @@ ANSWER_S = 5.0
 """For all answers of one visit."""
 MAX_VISITS = 8
 """At once; the next ones wait their turn."""
+
+Ping = Callable[[PeerId, Sequence[str]], Awaitable[float | None]]
+"""The round trip to a peer at addresses in seconds, None if it does not answer."""
 
 
 class Pinger:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swarm.core.announcement import State
 from swarm.core.clock import Clock
 from swarm.core.ids import PeerId
 from swarm.core.listing import Listing
+from swarm.transport.pinger import Ping
 
 FRESH_S = 30.0
 """After so long a server is measured again, in the background; until then its last value counts."""
@@ -20,9 +21,6 @@ WAIT_S = 0.5
 """The most an open waits for servers that were never measured: what answers later is not near anyway."""
 MAX_MEASURED = 16
 """Of those that could begin a chain, and of those that could end one."""
-
-Measure = Callable[[PeerId, Sequence[str]], Awaitable[float | None]]
-"""Seconds of a round trip to a peer at addresses, None if it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class _Running:
 class Distances:
     """Measures in the background and remembers. ``salt`` differs between clients, and with it whom they measure."""
 
-    def __init__(self, measure: Measure, clock: Clock, *, salt: int = 0) -> None:
+    def __init__(self, measure: Ping, clock: Clock, *, salt: int = 0) -> None:
         self._measure = measure
         self._clock = clock
         self._salt = salt

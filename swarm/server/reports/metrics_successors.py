@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from swarm.core.announcement import Announcement, Coordinate, Reach, State
@@ -22,6 +22,7 @@ from swarm.core.metrics import MAX_RTT_PEERS
 from swarm.scheduling.cluster import distance_s
 from swarm.scheduling.coordinates import START, direction, update
 from swarm.server.reports.announcer import Announcer
+from swarm.transport.pinger import Ping
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,6 @@ VIEW_S_PER_SERVER = 0.1
 """In large swarms the whole list is read more rarely: this many seconds for each server in it."""
 FIRST_VIEW_S = 1.0
 """Of a newcomer: the pause before his second look, which then doubles, since others come when he does."""
-
-Ping = Callable[[PeerId, Sequence[str]], Awaitable[float | None]]
-"""The round trip to a peer at addresses in seconds, None if it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
